@@ -1,0 +1,29 @@
+# The one list of commands; .ci/run and pre-commit call these.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check gpu-test
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/benchkit run-protocol protocols/moe-decode-cpu.toml --out runs
+	$(BIN)/validator report "$$(ls -d runs/moe-decode-cpu/2* | tail -n 1)"
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/architecture -q
+
+gpu-test:
+	python3 -m pytest -m gpu tests/gpu

@@ -1,0 +1,64 @@
+"""What can go wrong, as three roots: the caller's data, this machine, our own bug.
+
+Rules:
+1. An error's text says what was expected, what was found and what to do; no traceback reaches a user for the first two roots.
+2. Each class names its exit code; only ``benchkit.cli.main`` turns an error into an exit.
+3. Anything that is not a ``BenchkitError`` is a bug (exit code 70).
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class BenchkitError(Exception):
+    """Root of every error that a user can cause or meet."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class DataError(BenchkitError):
+    """A file or an option is not what it has to be."""
+
+
+class ProtocolError(DataError):
+    """One or more problems of a protocol file, each with its field path.
+
+    Parameters
+    ----------
+    problems:
+        One line each, ``path: what is wrong``; all problems of the file at once.
+    source:
+        The file that they stand in.
+    """
+
+    def __init__(self, problems: Sequence[str], source: str) -> None:
+        self.problems = tuple(problems)
+        self.source = source
+        lines = "\n".join(f"  {problem}" for problem in self.problems)
+        super().__init__(f"{source}: {len(self.problems)} problem(s)\n{lines}")
+
+
+class LockError(DataError):
+    """The lock is missing, does not belong to the protocol, or may not be replaced."""
+
+
+class BundleError(DataError):
+    """A bundle or a run folder is missing, unreadable or not in the state that the command needs."""
+
+
+class MachineError(BenchkitError):
+    """This machine, or what is installed on it, cannot run the protocol."""
+
+    exit_code = 3
+
+
+class WorkerError(BenchkitError):
+    """A worker process cannot go on; the text becomes the reason in processes.parquet."""
+
+    exit_code = 1
+
+
+class Interrupted(BenchkitError):
+    """The user or a signal stopped the run; the text holds the command that resumes it."""
+
+    exit_code = 130
