@@ -1,0 +1,67 @@
+"""Digests of files and of the logical rows of a table (results/README.md, "Tables").
+
+The content digest does not see compression, encoding, row groups or dictionary types; it sees every value, every null and the order of rows.
+"""
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import rfc8785
+
+_CHUNK_ROWS = 1 << 16
+_CANONICAL_NAN = bytes.fromhex("000000000000f87f")  # 7ff8000000000000, little-endian
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_sha256(table: pa.Table, schema: pa.Schema) -> str:
+    """Content digest of a table whose columns are those of ``schema``."""
+    columns = []
+    for field in schema:
+        hasher = hashlib.sha256()
+        for batch in table.column(field.name).chunks:
+            for start in range(0, len(batch), _CHUNK_ROWS):
+                hasher.update(_encoded(batch.slice(start, _CHUNK_ROWS), field))
+        columns.append([field.name, _plain_type(field.type), hasher.hexdigest()])
+    document: Any = ["benchkit.table/1", table.num_rows, *columns]
+    return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
+
+
+def _plain_type(kind: pa.DataType) -> str:
+    if pa.types.is_boolean(kind):
+        return "bool"
+    if pa.types.is_integer(kind):
+        return "int"
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_string(kind):
+        return "string"
+    raise TypeError(f"no table of schema 1 has a column of type {kind}")
+
+
+def _encoded(values: pa.Array, field: pa.Field) -> bytes:
+    if field.nullable:
+        return b"".join(b"\x00" if value is None else b"\x01" + _one(value) for value in values.to_pylist())
+    kind = _plain_type(field.type)
+    if kind == "string":
+        return b"".join(_one(value) for value in values.to_pylist())
+    numbers = values.to_numpy(zero_copy_only=False)
+    if kind == "float":
+        raw = numbers.astype("<f8")
+        words = raw.view("<u8")
+        words[np.isnan(raw)] = int.from_bytes(_CANONICAL_NAN, "little")
+        return raw.tobytes()
+    return numbers.astype("<i8").tobytes()
+
+
+def _one(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return struct.pack("<I", len(data)) + data

@@ -1,0 +1,75 @@
+"""A sealed bundle, opened for analysis. It trusts nothing that it can check in passing: the manifest must name the files that it reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchkit.bundle.digest import file_sha256
+from benchkit.bundle.schema import table_schema
+from benchkit.bundle.seal import MANIFEST, MANIFEST_SCHEMA
+from benchkit.errors import BundleError
+from benchkit.protocol.lock import protocol_digest
+from benchkit.protocol.model import Protocol
+from benchkit.protocol.parse import read_protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """An opened bundle."""
+
+    folder: Path
+    protocol: Protocol
+    protocol_digest: str
+    run_id: str
+    manifest_sha256: str
+
+    def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
+        """A table of the bundle (some columns of it, where named)."""
+        path = self.folder / f"{name}.parquet"
+        try:
+            return pq.read_table(path, columns=list(columns) if columns else None, schema=table_schema(name))
+        except (OSError, pa.ArrowException) as error:
+            raise BundleError(f"{path}: expected table benchkit.{name}/1, found something else: {error}") from error
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """Open a sealed bundle.
+
+    Raises
+    ------
+    BundleError
+        There is no manifest of a known schema, or a file differs from it.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleError(
+            f"{folder}: expected a sealed bundle, found no {MANIFEST}; give the folder that run-protocol printed"
+        )
+    try:
+        manifest: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+        schema, files = manifest["schema"], dict(manifest["files"])
+        run_id, digest = str(manifest["run_id"]), str(manifest["protocol_digest"])
+        expected = {str(name): str(entry["sha256"]) for name, entry in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"{path}: expected a manifest, found something else ({error})") from error
+    if schema != MANIFEST_SCHEMA:
+        raise BundleError(f'{path}: expected schema "{MANIFEST_SCHEMA}", found "{schema}"; use a newer benchkit')
+    for name, sha256 in expected.items():
+        member = folder / name
+        if not member.is_file() or file_sha256(member) != sha256:
+            raise BundleError(
+                f"{member}: expected SHA-256 {sha256}, found another file or none; a sealed bundle is not edited"
+            )
+    protocol = read_protocol(folder / "protocol.toml")
+    if protocol_digest(protocol) != digest:
+        raise BundleError(
+            f"{folder}: protocol.toml has digest {protocol_digest(protocol)}, the manifest names {digest}"
+        )
+    return Bundle(
+        folder=folder, protocol=protocol, protocol_digest=digest, run_id=run_id, manifest_sha256=file_sha256(path)
+    )
