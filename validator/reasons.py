@@ -39,59 +39,309 @@ class Reason(StrEnum):
         return member
 
     # integrity: the files are those that were sealed
-    MANIFEST_MISSING = "MANIFEST_MISSING", Stage.INTEGRITY, "the bundle has no manifest.json", "ask for the whole bundle: a run that was not sealed is no bundle"
-    MANIFEST_INVALID = "MANIFEST_INVALID", Stage.INTEGRITY, "manifest.json is not a manifest of schema 1", "ask for the manifest as benchkit wrote it"
-    UNSAFE_PATH = "UNSAFE_PATH", Stage.INTEGRITY, "a name leaves the bundle, is a link, or collides with another", "rebuild the bundle with plain, distinct file names"
-    FILE_MISSING = "FILE_MISSING", Stage.INTEGRITY, "a file that the manifest lists is not there", "ask for the missing file"
-    EXTRA_FILE = "EXTRA_FILE", Stage.INTEGRITY, "a file is there that the manifest does not list", "remove the file, or ask where it comes from"
-    FILE_CHANGED = "FILE_CHANGED", Stage.INTEGRITY, "a file differs from its digest in the manifest", "ask for the file as it was sealed"
-    FILE_UNREADABLE = "FILE_UNREADABLE", Stage.INTEGRITY, "a file is truncated or cannot be parsed", "transfer the file again"
-    CONTENT_CHANGED = "CONTENT_CHANGED", Stage.INTEGRITY, "the rows of a table differ from the content digest in the manifest", "ask for the table as it was sealed"
-    LEDGER_BROKEN = "LEDGER_BROKEN", Stage.INTEGRITY, "the chain of attempts.jsonl does not verify, or lacks this run's start or end", "ask for the ledger as the run left it"
+    MANIFEST_MISSING = (
+        "MANIFEST_MISSING",
+        Stage.INTEGRITY,
+        "the bundle has no manifest.json",
+        "ask for the whole bundle: a run that was not sealed is no bundle",
+    )
+    MANIFEST_INVALID = (
+        "MANIFEST_INVALID",
+        Stage.INTEGRITY,
+        "manifest.json is not a manifest of schema 1",
+        "ask for the manifest as benchkit wrote it",
+    )
+    UNSAFE_PATH = (
+        "UNSAFE_PATH",
+        Stage.INTEGRITY,
+        "a name leaves the bundle, is a link, or collides with another",
+        "rebuild the bundle with plain, distinct file names",
+    )
+    FILE_MISSING = (
+        "FILE_MISSING",
+        Stage.INTEGRITY,
+        "a file that the manifest lists is not there",
+        "ask for the missing file",
+    )
+    EXTRA_FILE = (
+        "EXTRA_FILE",
+        Stage.INTEGRITY,
+        "a file is there that the manifest does not list",
+        "remove the file, or ask where it comes from",
+    )
+    FILE_CHANGED = (
+        "FILE_CHANGED",
+        Stage.INTEGRITY,
+        "a file differs from its digest in the manifest",
+        "ask for the file as it was sealed",
+    )
+    FILE_UNREADABLE = (
+        "FILE_UNREADABLE",
+        Stage.INTEGRITY,
+        "a file is truncated or cannot be parsed",
+        "transfer the file again",
+    )
+    CONTENT_CHANGED = (
+        "CONTENT_CHANGED",
+        Stage.INTEGRITY,
+        "the rows of a table differ from the content digest in the manifest",
+        "ask for the table as it was sealed",
+    )
+    LEDGER_BROKEN = (
+        "LEDGER_BROKEN",
+        Stage.INTEGRITY,
+        "the chain of attempts.jsonl does not verify, or lacks this run's start or end",
+        "ask for the ledger as the run left it",
+    )
     # provenance: what was run is what was locked
-    PROTOCOL_INVALID = "PROTOCOL_INVALID", Stage.PROVENANCE, "protocol.toml is not a protocol of schema 1", "run `benchkit check` on the protocol"
-    LOCK_MISSING = "LOCK_MISSING", Stage.PROVENANCE, "the bundle has no protocol.lock", "an unlocked run proves nothing: lock, then run"
-    LOCK_INVALID = "LOCK_INVALID", Stage.PROVENANCE, "protocol.lock is not a lock of schema 1", "ask for the lock as benchkit wrote it"
-    PROTOCOL_CHANGED = "PROTOCOL_CHANGED", Stage.PROVENANCE, "the protocol's digest differs from the lock or the manifest", "ask for the protocol that was locked"
-    PLAN_CHANGED = "PLAN_CHANGED", Stage.PROVENANCE, "the plan derived from the protocol differs from the locked one", "ask for the lock that belongs to the protocol"
-    PROTOCOL_NOT_THE_EXPECTED = "PROTOCOL_NOT_THE_EXPECTED", Stage.PROVENANCE, "the bundle's protocol is not the one given with --protocol", "compare the two protocols"
-    LOCKED_AFTER_START = "LOCKED_AFTER_START", Stage.PROVENANCE, "the run started more than an hour before the protocol was locked", "lock first, then run"
-    ASSET_CHANGED = "ASSET_CHANGED", Stage.PROVENANCE, "an asset in the bundle differs from the digest in the protocol", "ask for the asset that was locked"
-    EXPLORATORY = "EXPLORATORY", Stage.PROVENANCE, "the run is stamped exploratory", "run the locked protocol on a machine that satisfies it"
-    BUILD_MISMATCH = "BUILD_MISMATCH", Stage.PROVENANCE, "what ran does not satisfy [build.require]", "run with the required build"
+    PROTOCOL_INVALID = (
+        "PROTOCOL_INVALID",
+        Stage.PROVENANCE,
+        "protocol.toml is not a protocol of schema 1",
+        "run `benchkit check` on the protocol",
+    )
+    LOCK_MISSING = (
+        "LOCK_MISSING",
+        Stage.PROVENANCE,
+        "the bundle has no protocol.lock",
+        "an unlocked run proves nothing: lock, then run",
+    )
+    LOCK_INVALID = (
+        "LOCK_INVALID",
+        Stage.PROVENANCE,
+        "protocol.lock is not a lock of schema 1",
+        "ask for the lock as benchkit wrote it",
+    )
+    PROTOCOL_CHANGED = (
+        "PROTOCOL_CHANGED",
+        Stage.PROVENANCE,
+        "the protocol's digest differs from the lock or the manifest",
+        "ask for the protocol that was locked",
+    )
+    PLAN_CHANGED = (
+        "PLAN_CHANGED",
+        Stage.PROVENANCE,
+        "the plan derived from the protocol differs from the locked one",
+        "ask for the lock that belongs to the protocol",
+    )
+    PROTOCOL_NOT_THE_EXPECTED = (
+        "PROTOCOL_NOT_THE_EXPECTED",
+        Stage.PROVENANCE,
+        "the bundle's protocol is not the one given with --protocol",
+        "compare the two protocols",
+    )
+    LOCKED_AFTER_START = (
+        "LOCKED_AFTER_START",
+        Stage.PROVENANCE,
+        "the run started more than an hour before the protocol was locked",
+        "lock first, then run",
+    )
+    ASSET_CHANGED = (
+        "ASSET_CHANGED",
+        Stage.PROVENANCE,
+        "an asset in the bundle differs from the digest in the protocol",
+        "ask for the asset that was locked",
+    )
+    EXPLORATORY = (
+        "EXPLORATORY",
+        Stage.PROVENANCE,
+        "the run is stamped exploratory",
+        "run the locked protocol on a machine that satisfies it",
+    )
+    BUILD_MISMATCH = (
+        "BUILD_MISMATCH",
+        Stage.PROVENANCE,
+        "what ran does not satisfy [build.require]",
+        "run with the required build",
+    )
     # schema: the tables are what the format says
-    SCHEMA_COLUMN = "SCHEMA_COLUMN", Stage.SCHEMA, "a table lacks a column, has another one, or another order", "write the table with the columns of results/README.md"
-    SCHEMA_TYPE = "SCHEMA_TYPE", Stage.SCHEMA, "a column has another type", "write the column with the type of results/README.md (durations are int64 nanoseconds)"
-    SCHEMA_UNIT = "SCHEMA_UNIT", Stage.SCHEMA, "a column declares another unit", "write the column in the unit of its name"
-    SCHEMA_NULL = "SCHEMA_NULL", Stage.SCHEMA, "a column that may not be null holds a null", "ask for the missing value"
-    SCHEMA_VALUE = "SCHEMA_VALUE", Stage.SCHEMA, "a value is outside what the column may hold, or footer keys contradict the manifest", "ask for the table as it was sealed"
+    SCHEMA_COLUMN = (
+        "SCHEMA_COLUMN",
+        Stage.SCHEMA,
+        "a table lacks a column, has another one, or another order",
+        "write the table with the columns of results/README.md",
+    )
+    SCHEMA_TYPE = (
+        "SCHEMA_TYPE",
+        Stage.SCHEMA,
+        "a column has another type",
+        "write the column with the type of results/README.md (durations are int64 nanoseconds)",
+    )
+    SCHEMA_UNIT = (
+        "SCHEMA_UNIT",
+        Stage.SCHEMA,
+        "a column declares another unit",
+        "write the column in the unit of its name",
+    )
+    SCHEMA_NULL = (
+        "SCHEMA_NULL",
+        Stage.SCHEMA,
+        "a column that may not be null holds a null",
+        "ask for the missing value",
+    )
+    SCHEMA_VALUE = (
+        "SCHEMA_VALUE",
+        Stage.SCHEMA,
+        "a value is outside what the column may hold, or footer keys contradict the manifest",
+        "ask for the table as it was sealed",
+    )
     # schedule: everything that was planned was done, in the planned order
-    ENVIRONMENT_DRIFT = "ENVIRONMENT_DRIFT", Stage.SCHEDULE, "environment, weights or binaries differ between the processes of the run", "run all processes on one machine with one build"
-    BOUNDARY_MISMATCH = "BOUNDARY_MISMATCH", Stage.SCHEDULE, "clock, launch or event order differ from the lock", "time what the protocol says"
-    ROUTING_MISMATCH = "ROUTING_MISMATCH", Stage.SCHEDULE, "the routing is not the one that the protocol derives", "run the locked routing"
-    PROCESS_MISSING = "PROCESS_MISSING", Stage.SCHEDULE, "a planned process is not in the bundle, or one that was not planned is", "resume the run until every process has ended"
-    POINT_MISSING = "POINT_MISSING", Stage.SCHEDULE, "a completed process lacks an operating point", "ask for all rows"
-    ARM_MISSING = "ARM_MISSING", Stage.SCHEDULE, "a completed process lacks an arm at a point", "ask for all rows"
-    WARMUP_COUNT = "WARMUP_COUNT", Stage.SCHEDULE, "the number of recorded warm-up samples differs from the lock", "run the locked warm-up"
-    CALLS_MISMATCH = "CALLS_MISMATCH", Stage.SCHEDULE, "calls per sample differ from the lock", "run the locked number of calls"
-    ROWS_DUPLICATED = "ROWS_DUPLICATED", Stage.SCHEDULE, "a sample stands more than once", "ask for the rows as they were sealed"
-    ROWS_MISSING = "ROWS_MISSING", Stage.SCHEDULE, "planned samples are not there", "ask for all rows"
-    ORDER_NOT_AS_PLANNED = "ORDER_NOT_AS_PLANNED", Stage.SCHEDULE, "the rows do not stand in the planned order", "run the planned order"
-    KERNEL_IDENTITY = "KERNEL_IDENTITY", Stage.SCHEDULE, "an arm launched other kernels in another process", "find what chose another kernel"
-    CORRECTNESS_MISSING = "CORRECTNESS_MISSING", Stage.SCHEDULE, "an arm was timed at a point without a correctness row", "check every arm before timing it"
+    ENVIRONMENT_DRIFT = (
+        "ENVIRONMENT_DRIFT",
+        Stage.SCHEDULE,
+        "environment, weights or binaries differ between the processes of the run",
+        "run all processes on one machine with one build",
+    )
+    BOUNDARY_MISMATCH = (
+        "BOUNDARY_MISMATCH",
+        Stage.SCHEDULE,
+        "clock, launch or event order differ from the lock",
+        "time what the protocol says",
+    )
+    ROUTING_MISMATCH = (
+        "ROUTING_MISMATCH",
+        Stage.SCHEDULE,
+        "the routing is not the one that the protocol derives",
+        "run the locked routing",
+    )
+    PROCESS_MISSING = (
+        "PROCESS_MISSING",
+        Stage.SCHEDULE,
+        "a planned process is not in the bundle, or one that was not planned is",
+        "resume the run until every process has ended",
+    )
+    POINT_MISSING = (
+        "POINT_MISSING",
+        Stage.SCHEDULE,
+        "a completed process lacks an operating point",
+        "ask for all rows",
+    )
+    ARM_MISSING = (
+        "ARM_MISSING",
+        Stage.SCHEDULE,
+        "a completed process lacks an arm at a point",
+        "ask for all rows",
+    )
+    WARMUP_COUNT = (
+        "WARMUP_COUNT",
+        Stage.SCHEDULE,
+        "the number of recorded warm-up samples differs from the lock",
+        "run the locked warm-up",
+    )
+    CALLS_MISMATCH = (
+        "CALLS_MISMATCH",
+        Stage.SCHEDULE,
+        "calls per sample differ from the lock",
+        "run the locked number of calls",
+    )
+    ROWS_DUPLICATED = (
+        "ROWS_DUPLICATED",
+        Stage.SCHEDULE,
+        "a sample stands more than once",
+        "ask for the rows as they were sealed",
+    )
+    ROWS_MISSING = (
+        "ROWS_MISSING",
+        Stage.SCHEDULE,
+        "planned samples are not there",
+        "ask for all rows",
+    )
+    ORDER_NOT_AS_PLANNED = (
+        "ORDER_NOT_AS_PLANNED",
+        Stage.SCHEDULE,
+        "the rows do not stand in the planned order",
+        "run the planned order",
+    )
+    KERNEL_IDENTITY = (
+        "KERNEL_IDENTITY",
+        Stage.SCHEDULE,
+        "an arm launched other kernels in another process",
+        "find what chose another kernel",
+    )
+    CORRECTNESS_MISSING = (
+        "CORRECTNESS_MISSING",
+        Stage.SCHEDULE,
+        "an arm was timed at a point without a correctness row",
+        "check every arm before timing it",
+    )
     # physics: what was recorded can have happened
-    NON_POSITIVE_DURATION = "NON_POSITIVE_DURATION", Stage.PHYSICS, "a duration is zero or negative", "find the fault of the clock; never drop the row"
-    TIME_DISORDER = "TIME_DISORDER", Stage.PHYSICS, "host times run backwards or overlap", "ask for the rows as they were measured"
-    STREAM_NOT_BLOCKED = "STREAM_NOT_BLOCKED", Stage.PHYSICS, "a sample was timed on a stream that was not blocked, so launch latency is in it", "enqueue the whole sample before the stream is released"
-    ESCAPED_WORK = "ESCAPED_WORK", Stage.PHYSICS, "work ran outside the events, or event times contradict host times", "record events on the stream that does the work"
-    CACHE_NOT_COLD = "CACHE_NOT_COLD", Stage.PHYSICS, "the rotated weights do not exceed the locked multiple of the cache", "use more copies or more calls"
-    BELOW_FLOOR = "BELOW_FLOOR", Stage.PHYSICS, "a time is shorter than the bytes take at the memory's peak", "look for a cache-resident or empty measurement"
-    INJECTION_MISMATCH = "INJECTION_MISMATCH", Stage.PHYSICS, "a delay stands where none was planned, or the positive control has none", "inject in timed rows of the positive control alone"
-    CORRECTNESS_FAILED = "CORRECTNESS_FAILED", Stage.PHYSICS, "an arm that was timed exceeds its locked tolerances", "mend the kernel"
+    NON_POSITIVE_DURATION = (
+        "NON_POSITIVE_DURATION",
+        Stage.PHYSICS,
+        "a duration is zero or negative",
+        "find the fault of the clock; never drop the row",
+    )
+    TIME_DISORDER = (
+        "TIME_DISORDER",
+        Stage.PHYSICS,
+        "host times run backwards or overlap",
+        "ask for the rows as they were measured",
+    )
+    STREAM_NOT_BLOCKED = (
+        "STREAM_NOT_BLOCKED",
+        Stage.PHYSICS,
+        "a sample was timed on a stream that was not blocked, so launch latency is in it",
+        "enqueue the whole sample before the stream is released",
+    )
+    ESCAPED_WORK = (
+        "ESCAPED_WORK",
+        Stage.PHYSICS,
+        "work ran outside the events, or event times contradict host times",
+        "record events on the stream that does the work",
+    )
+    CACHE_NOT_COLD = (
+        "CACHE_NOT_COLD",
+        Stage.PHYSICS,
+        "the rotated weights do not exceed the locked multiple of the cache",
+        "use more copies or more calls",
+    )
+    BELOW_FLOOR = (
+        "BELOW_FLOOR",
+        Stage.PHYSICS,
+        "a time is shorter than the bytes take at the memory's peak",
+        "look for a cache-resident or empty measurement",
+    )
+    INJECTION_MISMATCH = (
+        "INJECTION_MISMATCH",
+        Stage.PHYSICS,
+        "a delay stands where none was planned, or the positive control has none",
+        "inject in timed rows of the positive control alone",
+    )
+    CORRECTNESS_FAILED = (
+        "CORRECTNESS_FAILED",
+        Stage.PHYSICS,
+        "an arm that was timed exceeds its locked tolerances",
+        "mend the kernel",
+    )
     # recompute and compare: the claims follow from the samples
-    CONTROL_FAILED = "CONTROL_FAILED", Stage.RECOMPUTE, "a control shows what noise cannot: the instrument is broken", "find the asymmetry between the arms"
-    ANALYSIS_INVALID = "ANALYSIS_INVALID", Stage.COMPARE, "analysis.json is not an analysis of schema 1", "run `benchkit analyse` again"
-    ANALYSIS_STALE = "ANALYSIS_STALE", Stage.COMPARE, "analysis.json belongs to another manifest", "run `benchkit analyse` again"
-    CLAIM_MISMATCH = "CLAIM_MISMATCH", Stage.COMPARE, "a number or verdict in analysis.json does not follow from the samples", "run `benchkit analyse` again, and ask who changed it"
+    CONTROL_FAILED = (
+        "CONTROL_FAILED",
+        Stage.RECOMPUTE,
+        "a control shows what noise cannot: the instrument is broken",
+        "find the asymmetry between the arms",
+    )
+    ANALYSIS_INVALID = (
+        "ANALYSIS_INVALID",
+        Stage.COMPARE,
+        "analysis.json is not an analysis of schema 1",
+        "run `benchkit analyse` again",
+    )
+    ANALYSIS_STALE = (
+        "ANALYSIS_STALE",
+        Stage.COMPARE,
+        "analysis.json belongs to another manifest",
+        "run `benchkit analyse` again",
+    )
+    CLAIM_MISMATCH = (
+        "CLAIM_MISMATCH",
+        Stage.COMPARE,
+        "a number or verdict in analysis.json does not follow from the samples",
+        "run `benchkit analyse` again, and ask who changed it",
+    )
     # nature
-    SYNTHETIC = "SYNTHETIC", Stage.NATURE, "the durations are scripted: no evidence", "measure on a real device"
+    SYNTHETIC = (
+        "SYNTHETIC",
+        Stage.NATURE,
+        "the durations are scripted: no evidence",
+        "measure on a real device",
+    )
