@@ -1,0 +1,169 @@
+"""Two ways to compute a decode-sized MoE layer in fp32 on the host, each with torch alone.
+
+``expert_centric`` is the traditional path: bucket the routes by expert, pad each bucket to a tile, gather, two grouped matrix products,
+scatter, combine. ``output_centric`` lets every output accumulate its routed experts: no padding, no buffers per route, no order to make.
+
+Rules:
+1. Ids and routing weights are read in every call: what follows from them is part of the call's work.
+2. All tensors of the size of a buffer stand ready before the first call; views of weights are made once per copy.
+3. Both arms add in a fixed order, so equal inputs give equal bytes.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn.functional import silu
+
+from benchkit.fixture.layer import MoeInputs, MoeWeights, tensor_bytes
+from benchkit.kernels.contract import Params, PreparedArm, Support
+from benchkit.kernels.reference import moe_truth
+from benchkit.units import FloatArray
+
+
+def prepare_expert_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
+    """The traditional path; ``tile`` (rows, at least 1) is what each expert's rows are padded to."""
+    unsupported = _unsupported(inputs)
+    if unsupported is not None:
+        return unsupported
+    tile = int(params["tile"])
+    if tile < 1:
+        return Support.no(f"tile: expected at least 1 row, found {tile}")
+    arm = _ExpertCentric(inputs, tile)
+    return _prepared(inputs, arm, arm.output, arm.buffers)
+
+
+def prepare_output_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:  # noqa: ARG001 - takes none
+    """Outputs accumulate their routed experts; no parameters."""
+    unsupported = _unsupported(inputs)
+    if unsupported is not None:
+        return unsupported
+    arm = _OutputCentric(inputs)
+    return _prepared(inputs, arm, arm.output, arm.buffers)
+
+
+class _ExpertCentric:
+    """Bucket, gather, product, SiLU x up, product, scatter, combine."""
+
+    def __init__(self, inputs: MoeInputs, tile: int) -> None:
+        weights, routing = inputs.weights, inputs.routing
+        rows = routing.routes + min(weights.experts, routing.routes) * (tile - 1)
+        self.tile = tile
+        self.top_k = routing.top_k
+        self.x = inputs.x
+        self.ids = inputs.topk_ids
+        self.route_weights = inputs.topk_weights.unsqueeze(1)  # [tokens, 1, top_k]
+        self.w13 = _views(weights.w13, transposed=True)
+        self.w2 = _views(weights.w2, transposed=True)
+        self.gathered = torch.zeros((rows, weights.hidden))
+        self.gate_up = torch.zeros((rows, 2 * weights.intermediate))
+        self.activated = torch.zeros((rows, weights.intermediate))
+        self.down = torch.zeros((rows, weights.hidden))
+        self.scattered = torch.zeros((routing.tokens, routing.top_k, weights.hidden))
+        self.output = torch.empty((routing.tokens, weights.hidden))
+        self.buffers = (self.gathered, self.gate_up, self.activated, self.down, self.scattered)
+        self.intermediate = weights.intermediate
+
+    def __call__(self, copy: int) -> None:
+        """One layer on weight copy ``copy``."""
+        w13, w2 = self.w13[copy], self.w2[copy]
+        with torch.inference_mode():
+            row_tokens, route_rows, buckets = align(self.ids.flatten().tolist(), self.top_k, self.tile)
+            rows = len(row_tokens)
+            gathered, gate_up, down = self.gathered[:rows], self.gate_up[:rows], self.down[:rows]
+            torch.index_select(self.x, 0, torch.tensor(row_tokens), out=gathered)
+            for expert, first, last in buckets:
+                torch.mm(gathered[first:last], w13[expert], out=gate_up[first:last])
+            gate, up = gate_up.split(self.intermediate, dim=1)
+            activated = torch.mul(silu(gate, inplace=True), up, out=self.activated[:rows])
+            for expert, first, last in buckets:
+                torch.mm(activated[first:last], w2[expert], out=down[first:last])
+            torch.index_select(down, 0, torch.tensor(route_rows), out=self.scattered.flatten(0, 1))
+            torch.bmm(self.route_weights, self.scattered, out=self.output.unsqueeze(1))
+
+
+class _OutputCentric:
+    """Per token and route two matrix-vector products; the routing weight is folded into the second."""
+
+    def __init__(self, inputs: MoeInputs) -> None:
+        weights = inputs.weights
+        self.tokens = tuple(inputs.x)
+        self.ids = inputs.topk_ids
+        self.route_weights = inputs.topk_weights
+        self.w13 = _views(weights.w13, transposed=False)
+        self.w2 = _views(weights.w2, transposed=False)
+        self.gate_up = torch.zeros(2 * weights.intermediate)
+        self.gate, self.up = self.gate_up.split(weights.intermediate)
+        self.activated = torch.zeros(weights.intermediate)
+        self.output = torch.empty_like(inputs.x)
+        self.rows = tuple(self.output)
+        self.buffers = (self.gate_up, self.activated)
+
+    def __call__(self, copy: int) -> None:
+        """One layer on weight copy ``copy``."""
+        w13, w2 = self.w13[copy], self.w2[copy]
+        gate_up, gate, up, activated = self.gate_up, self.gate, self.up, self.activated
+        with torch.inference_mode():
+            routes = zip(self.tokens, self.rows, self.ids.tolist(), self.route_weights.tolist(), strict=True)
+            for x, row, experts, shares in routes:
+                kept = 0.0  # beta 0: the row's old values, NaN included, are not read
+                for expert, share in zip(experts, shares, strict=True):
+                    torch.mv(w13[expert], x, out=gate_up)
+                    torch.mul(silu(gate, inplace=True), up, out=activated)
+                    torch.addmv(row, w2[expert], activated, beta=kept, alpha=share, out=row)
+                    kept = 1.0
+
+
+def align(flat_ids: Sequence[int], top_k: int, tile: int) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
+    """Rows of the routes ``flat_ids`` [tokens * top_k], bucketed by ascending expert and padded to ``tile``.
+
+    Returns the token of every row (padding repeats its bucket's first token), the row of every route, and per bucket
+    (expert, first row, row after its last).
+    """
+    buckets: dict[int, list[int]] = {}
+    for route, expert in enumerate(flat_ids):
+        buckets.setdefault(expert, []).append(route)
+    row_tokens: list[int] = []
+    route_rows = [0] * len(flat_ids)
+    spans: list[tuple[int, int, int]] = []
+    for expert in sorted(buckets):
+        routes = buckets[expert]
+        first = len(row_tokens)
+        for route in routes:
+            route_rows[route] = len(row_tokens)
+            row_tokens.append(route // top_k)
+        row_tokens.extend([row_tokens[first]] * (-len(routes) % tile))
+        spans.append((expert, first, len(row_tokens)))
+    return row_tokens, route_rows, spans
+
+
+def _views(copies: Sequence[torch.Tensor], *, transposed: bool) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """Per copy and expert a view of its matrix."""
+    return tuple(tuple(each.t() if transposed else each for each in copy) for copy in copies)
+
+
+def _unsupported(inputs: MoeInputs) -> Support | None:
+    weights: MoeWeights = inputs.weights
+    found = weights.w13[0]
+    if found.dtype is not torch.float32 or found.device.type != "cpu":
+        return Support.no(f"needs fp32 weights on the host, found {found.dtype} on {found.device}")
+    return None
+
+
+def _prepared(
+    inputs: MoeInputs, call: Callable[[int], None], output: torch.Tensor, buffers: Sequence[torch.Tensor]
+) -> PreparedArm:
+    def expected(truth: str) -> FloatArray:
+        return moe_truth(inputs, truth)
+
+    def read() -> FloatArray:
+        values: FloatArray = output.double().numpy()
+        return values
+
+    return PreparedArm(
+        call=call,
+        output=read,
+        poison=lambda: output.fill_(float("nan")),
+        expected=expected,
+        output_bytes=lambda: tensor_bytes(output),
+        scratch_bytes=sum(buffer.nbytes for buffer in buffers),
+    )

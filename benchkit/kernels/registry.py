@@ -1,0 +1,172 @@
+"""The one table of kernels: id -> where it is, what clock and fixture it belongs to, what it takes, which bytes it is made of.
+
+Rules:
+1. Nothing here imports torch: modules of kernels are imported when an arm is prepared, and only then.
+2. Parameters have no defaults beyond "absent": what an entry requires stands in the protocol, and an unknown key is refused.
+3. A source digest is SHA-256 over ``path NUL sha256(bytes) LF`` (hex, lower case) of the entry's files, sorted by path; paths are
+   relative to the package ``benchkit`` with forward slashes (protocols/README.md, "Build").
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast
+
+from benchkit.errors import DataError
+from benchkit.kernels.contract import Params, Prepare, PreparedArm, Support
+
+Clock: TypeAlias = Literal["host", "cuda-event"]
+Fixture: TypeAlias = Literal["moe", "arrays"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+_NOUNS = {int: "an integer", str: "a string", bool: "a boolean"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One parameter of a kernel: its type, whether it must be given, and for integers the least value."""
+
+    kind: type[int] | type[str] | type[bool]
+    required: bool
+    least: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEntry:
+    """One line of the table.
+
+    Parameters
+    ----------
+    module, function:
+        Where ``prepare(inputs, params)`` of this kernel is.
+    clock:
+        The clock that can time it.
+    fixture:
+        The inputs that it takes: ``moe`` (MoeInputs) or ``arrays`` (ArrayInputs).
+    sources:
+        Files relative to the package root whose bytes make the source digest.
+    params:
+        Name -> what it takes.
+    """
+
+    module: str
+    function: str
+    clock: Clock
+    fixture: Fixture
+    sources: tuple[str, ...]
+    params: Mapping[str, Param] = field(default_factory=dict)
+
+
+KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
+    {
+        "cpu_expert_centric": KernelEntry(
+            module="benchkit.kernels.cpu",
+            function="prepare_expert_centric",
+            clock="host",
+            fixture="moe",
+            sources=("kernels/cpu.py",),
+            params={"tile": Param(kind=int, required=True, least=1)},
+        ),
+        "cpu_output_centric": KernelEntry(
+            module="benchkit.kernels.cpu",
+            function="prepare_output_centric",
+            clock="host",
+            fixture="moe",
+            sources=("kernels/cpu.py",),
+        ),
+        "cpu_copy": KernelEntry(
+            module="benchkit.kernels.ceilings",
+            function="prepare_copy",
+            clock="host",
+            fixture="arrays",
+            sources=("kernels/ceilings.py",),
+        ),
+        "cpu_read": KernelEntry(
+            module="benchkit.kernels.ceilings",
+            function="prepare_read",
+            clock="host",
+            fixture="arrays",
+            sources=("kernels/ceilings.py",),
+            params={"segments": Param(kind=int, required=True, least=1)},
+        ),
+        "cuda_copy": KernelEntry(
+            module="benchkit.kernels.ceilings_cuda",
+            function="prepare_copy",
+            clock="cuda-event",
+            fixture="arrays",
+            sources=("kernels/ceilings_cuda.py",),
+        ),
+        "cuda_read": KernelEntry(
+            module="benchkit.kernels.ceilings_cuda",
+            function="prepare_read",
+            clock="cuda-event",
+            fixture="arrays",
+            sources=("kernels/ceilings_cuda.py",),
+        ),
+    }
+)
+
+
+def entry(kernel_id: str) -> KernelEntry:
+    """The table's line of a kernel; DataError with the known ids on another."""
+    if kernel_id not in KERNELS:
+        raise DataError(f'kernel: expected one of {", ".join(sorted(KERNELS))}, found "{kernel_id}"')
+    return KERNELS[kernel_id]
+
+
+def param_problems(kernel_id: str, params: Params) -> tuple[str, ...]:
+    """What is wrong with an arm's parameters, one ``name: what`` a problem; empty where nothing is.
+
+    ``params`` are those of one point, ``by_point`` already applied. Raises DataError on an unknown kernel.
+    """
+    known = entry(kernel_id).params
+    problems = []
+    for name in sorted(params.keys() - known.keys()):
+        names = ", ".join(sorted(known)) if known else "none"
+        problems.append(f"{name}: unknown parameter of {kernel_id}; known: {names}")
+    for name in sorted(known):
+        wanted = known[name]
+        if name not in params:
+            if wanted.required:
+                problems.append(f"{name}: expected {_noun(wanted)} for {kernel_id}, found nothing")
+        elif not _fits(params[name], wanted):
+            problems.append(f"{name}: expected {_noun(wanted)} for {kernel_id}, found {params[name]!r}")
+    return tuple(problems)
+
+
+def prepare(kernel_id: str, inputs: object, params: Params) -> PreparedArm | Support:
+    """Import the kernel's module and prepare it on ``inputs`` (of the entry's fixture).
+
+    Raises DataError on an unknown kernel and on parameters that it does not take.
+    """
+    problems = param_problems(kernel_id, params)
+    if problems:
+        raise DataError("; ".join(f"params.{problem}" for problem in problems))
+    line = entry(kernel_id)
+    function = cast(Prepare, getattr(import_module(line.module), line.function))
+    return function(inputs, params)
+
+
+def source_digest(kernel_id: str) -> str:
+    """SHA-256 (lower-case hex) of the kernel's source files. Raises DataError on an unknown kernel or a missing file."""
+    digest = hashlib.sha256()
+    for path in sorted(entry(kernel_id).sources):
+        try:
+            content = (_ROOT / path).read_bytes()
+        except OSError as error:
+            raise DataError(f"sources of {kernel_id}: cannot read {path} of the package: {error.strerror}") from error
+        digest.update(f"{path}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _fits(value: object, wanted: Param) -> bool:
+    if type(value) is not wanted.kind:  # a bool is no integer here
+        return False
+    return wanted.least is None or (isinstance(value, int) and value >= wanted.least)
+
+
+def _noun(wanted: Param) -> str:
+    return _NOUNS[wanted.kind] if wanted.least is None else f"{_NOUNS[wanted.kind]} of at least {wanted.least}"
