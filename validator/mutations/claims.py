@@ -1,0 +1,143 @@
+"""Claims that do not follow from the samples: analysis.json edited, or samples edited under it."""
+
+from typing import Any
+
+from validator.mutations.mutation import all_of, collected, having, mutation
+from validator.mutations.timing import arm_with, scale, subject
+from validator.mutations.workspace import WorkingCopy
+from validator.reasons import Reason
+
+CLAIMED = having(has_analysis=True)
+
+
+@mutation(Reason.ANALYSIS_INVALID, applies_to=CLAIMED)
+def analysis_truncated(copy: WorkingCopy) -> None:
+    """The second half of analysis.json is cut off."""
+    data = copy.path("analysis.json").read_bytes()
+    copy.path("analysis.json").write_bytes(data[: len(data) // 2])
+
+
+@mutation(Reason.ANALYSIS_INVALID, applies_to=CLAIMED)
+def analysis_without_family(copy: WorkingCopy) -> None:
+    """The analysis does not say what it concludes."""
+    analysis = copy.read_json("analysis.json")
+    del analysis["family"]
+    copy.write_json("analysis.json", analysis)
+
+
+@mutation(Reason.ANALYSIS_STALE, applies_to=CLAIMED)
+def analysis_of_another_manifest(copy: WorkingCopy) -> None:
+    """The analysis names the digest of another manifest."""
+    copy.write_json("analysis.json", {**copy.read_json("analysis.json"), "manifest_sha256": "0" * 64})
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def ratio_edited(copy: WorkingCopy) -> None:
+    """A ratio is one percent better."""
+    _edit(copy, "comparisons", ratio=lambda ratio: 0.99 * ratio)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def upper_bound_edited(copy: WorkingCopy) -> None:
+    """An upper bound is better by one part in a billion."""
+    _edit(copy, "comparisons", upper=lambda upper: (1 - 1e-9) * upper)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def margin_in_the_claim_edited(copy: WorkingCopy) -> None:
+    """A comparison claims to have been judged by a wider margin."""
+    _edit(copy, "comparisons", margin=lambda margin: 2 * margin)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def p_value_edited(copy: WorkingCopy) -> None:
+    """A p-value is smaller."""
+    _edit(copy, "comparisons", p_non_inferior=lambda p: 1e-6 if p is None or p == 0 else p / 2)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def verdict_edited(copy: WorkingCopy) -> None:
+    """A verdict is another one."""
+    _edit(copy, "comparisons", verdict=_other_verdict)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def gate_edited(copy: WorkingCopy) -> None:
+    """A comparison hides its gates, or invents one."""
+    _edit(copy, "comparisons", gates=lambda gates: [] if gates else [{"gate": "clocks", "detail": ""}])
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def comparison_left_out(copy: WorkingCopy) -> None:
+    """The analysis does not mention one of the comparisons."""
+    analysis = copy.read_json("analysis.json")
+    copy.write_json("analysis.json", {**analysis, "comparisons": analysis["comparisons"][:-1]})
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def control_edited(copy: WorkingCopy) -> None:
+    """A control's ratio is exactly one."""
+    _edit(copy, "controls", ratio=lambda ratio: 1.0 if ratio != 1.0 else 1.001)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def median_edited(copy: WorkingCopy) -> None:
+    """An arm's median is one percent shorter."""
+    _edit(copy, "arms", median_ns=lambda median: 0.99 * median)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def bandwidth_edited(copy: WorkingCopy) -> None:
+    """An arm's bandwidth is one percent higher."""
+    _edit(copy, "arms", gb_per_s=lambda bandwidth: 1.01 * bandwidth)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def sample_count_edited(copy: WorkingCopy) -> None:
+    """An arm claims one sample more."""
+    _edit(copy, "arms", samples=lambda samples: samples + 1)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def family_verdict_edited(copy: WorkingCopy) -> None:
+    """The verdict over all points is another one."""
+    analysis = copy.read_json("analysis.json")
+    family = analysis["family"]
+    copy.write_json("analysis.json", {**analysis, "family": {**family, "verdict": _other_verdict(family["verdict"])}})
+
+
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=CLAIMED)
+def baseline_slowed(copy: WorkingCopy) -> None:
+    """The baseline's samples of one process are three percent longer, everything resealed but the analysis."""
+    rows = copy.rows("samples", **subject(copy), arm=arm_with(copy, "baseline"), warmup=False)
+    scale(copy, rows, 1.03)
+
+
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=all_of(CLAIMED, having(has_peak=False)))
+def candidate_scaled(copy: WorkingCopy) -> None:
+    """All samples of the candidate are three percent shorter, everything resealed but the analysis."""
+    scale(copy, copy.rows("samples", arm=arm_with(copy, "candidate")), 0.97)
+
+
+@mutation(Reason.SYNTHETIC, reseal=True)
+def synthetic_mark_flipped(copy: WorkingCopy) -> None:
+    """A real run is marked synthetic; or the mark of a synthetic one is removed, while its device is still the fake one."""
+    manifest = copy.read_json("manifest.json")
+    copy.write_json("manifest.json", {**manifest, "synthetic": not manifest["synthetic"]})
+
+
+def _edit(copy: WorkingCopy, section: str, **changes: Any) -> None:
+    """Change fields of the first entry of a section in which they are not null."""
+    analysis = copy.read_json("analysis.json")
+    for field, change in changes.items():
+        entries = analysis[section]
+        entry = next((entry for entry in entries if entry[field] is not None), entries[0])
+        entry[field] = change(entry[field])
+    copy.write_json("analysis.json", analysis)
+
+
+def _other_verdict(verdict: str) -> str:
+    return "inferior" if verdict == "superior" else "superior"
+
+
+MUTATIONS = collected(globals())

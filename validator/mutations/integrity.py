@@ -1,0 +1,178 @@
+"""Changes of the sealed files themselves: nothing is resealed, except where the seal itself would hide a broken ledger."""
+
+import shutil
+
+import pyarrow.parquet as pq
+
+from validator.mutations.mutation import collected, mutation, with_rows
+from validator.mutations.workspace import WorkingCopy
+from validator.reasons import Reason
+
+
+@mutation(Reason.MANIFEST_MISSING)
+def manifest_deleted(copy: WorkingCopy) -> None:
+    """manifest.json is deleted."""
+    copy.path("manifest.json").unlink()
+
+
+@mutation(Reason.MANIFEST_INVALID)
+def manifest_truncated(copy: WorkingCopy) -> None:
+    """The second half of manifest.json is cut off."""
+    _halve(copy, "manifest.json")
+
+
+@mutation(Reason.MANIFEST_INVALID)
+def manifest_without_tables(copy: WorkingCopy) -> None:
+    """The manifest has no content digests any more."""
+    manifest = copy.read_json("manifest.json")
+    del manifest["tables"]
+    copy.write_json("manifest.json", manifest)
+
+
+@mutation(Reason.UNSAFE_PATH)
+def file_is_a_link(copy: WorkingCopy) -> None:
+    """A file is replaced by a link to the same bytes outside the bundle."""
+    outside = copy.root.parent / "outside.lock"
+    shutil.move(copy.path("protocol.lock"), outside)
+    copy.path("protocol.lock").symlink_to(outside)
+
+
+@mutation(Reason.UNSAFE_PATH)
+def name_leaves_the_bundle(copy: WorkingCopy) -> None:
+    """The manifest lists a file outside the bundle."""
+    (copy.root.parent / "outside.txt").write_bytes(b"")
+    _list_file(copy, "../outside.txt")
+
+
+@mutation(Reason.UNSAFE_PATH)
+def names_collide(copy: WorkingCopy) -> None:
+    """The manifest lists two names that are one on a file system without case."""
+    shutil.copyfile(copy.path("protocol.lock"), copy.path("PROTOCOL.lock"))
+    _list_file(copy, "PROTOCOL.lock")
+
+
+@mutation(Reason.FILE_MISSING)
+def file_deleted(copy: WorkingCopy) -> None:
+    """samples.parquet is deleted."""
+    copy.path("samples.parquet").unlink()
+
+
+@mutation(Reason.EXTRA_FILE)
+def file_added(copy: WorkingCopy) -> None:
+    """A file that nobody listed lies in the bundle."""
+    copy.path("notes.txt").write_bytes(b"take the second run\n")
+
+
+@mutation(Reason.FILE_CHANGED)
+def lock_edited(copy: WorkingCopy) -> None:
+    """The time in protocol.lock is changed."""
+    copy.write_json("protocol.lock", {**copy.read_json("protocol.lock"), "locked_utc": "2020-01-01T00:00:00Z"})
+
+
+@mutation(Reason.FILE_CHANGED)
+def protocol_edited(copy: WorkingCopy) -> None:
+    """The margin in protocol.toml is widened to 5 %."""
+    protocol = copy.protocol()
+    protocol["statistics"]["margin"] = "5%"
+    copy.write_protocol(protocol)
+
+
+@mutation(Reason.FILE_CHANGED)
+def ledger_emptied(copy: WorkingCopy) -> None:
+    """attempts.jsonl holds no attempt any more."""
+    copy.path("attempts.jsonl").write_bytes(b"")
+
+
+@mutation(Reason.FILE_UNREADABLE)
+def samples_truncated(copy: WorkingCopy) -> None:
+    """The second half of samples.parquet is cut off."""
+    _halve(copy, "samples.parquet")
+
+
+@mutation(Reason.FILE_UNREADABLE, reseal=True)
+def samples_truncated_and_resealed(copy: WorkingCopy) -> None:
+    """The second half of samples.parquet is cut off, and the manifest lists what is left."""
+    _halve(copy, "samples.parquet")
+
+
+@mutation(Reason.FILE_UNREADABLE)
+def byte_flipped(copy: WorkingCopy) -> None:
+    """One bit in the page of a duration is flipped: its checksum says so."""
+    path = copy.path("samples.parquet")
+    column = next(
+        chunk
+        for chunk in map(pq.read_metadata(path).row_group(0).column, range(pq.read_metadata(path).num_columns))
+        if chunk.path_in_schema == "duration_ns"
+    )
+    data = bytearray(path.read_bytes())
+    start = column.dictionary_page_offset or column.data_page_offset
+    data[start + column.total_compressed_size - 1] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+@mutation(Reason.CONTENT_CHANGED)
+def sample_changed(copy: WorkingCopy) -> None:
+    """One duration is one nanosecond shorter."""
+    durations = copy.column("samples", "duration_ns")
+    durations[-1] -= 1
+    copy.set_columns("samples", duration_ns=durations)
+
+
+@mutation(Reason.CONTENT_CHANGED)
+def row_deleted(copy: WorkingCopy) -> None:
+    """The last row of samples is deleted."""
+    copy.drop("samples", [len(copy.column("samples", "seq")) - 1])
+
+
+@mutation(Reason.CONTENT_CHANGED)
+def row_duplicated(copy: WorkingCopy) -> None:
+    """The first row of samples stands twice."""
+    copy.take("samples", [0, *range(len(copy.column("samples", "seq")))])
+
+
+@mutation(Reason.CONTENT_CHANGED)
+def rows_swapped(copy: WorkingCopy) -> None:
+    """The first two rows of samples are swapped."""
+    copy.take("samples", [1, 0, *range(2, len(copy.column("samples", "seq")))])
+
+
+@mutation(Reason.CONTENT_CHANGED, applies_to=with_rows("correctness"))
+def correctness_changed(copy: WorkingCopy) -> None:
+    """A cosine is made perfect."""
+    copy.set_values("correctness", [0], min_cosine=1.0, max_abs_error=0.0, rel_error=0.0, output_sha256="0" * 64)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_line_edited(copy: WorkingCopy) -> None:
+    """The first time in the ledger is changed, so that the next line names another digest."""
+    lines = copy.ledger()
+    lines[0]["utc"] = "2020-01-01T00:00:00Z"
+    copy.write_ledger(lines, chain=False)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_without_end(copy: WorkingCopy) -> None:
+    """The end of this run is not in the ledger."""
+    copy.write_ledger(copy.ledger()[:-1], chain=True)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_without_start(copy: WorkingCopy) -> None:
+    """The start of this run is not in the ledger."""
+    run = copy.read_json("manifest.json")["run_id"]
+    lines = [line for line in copy.ledger() if not (line["run_id"] == run and line["event"] == "start")]
+    copy.write_ledger(lines, chain=True)
+
+
+def _halve(copy: WorkingCopy, name: str) -> None:
+    data = copy.path(name).read_bytes()
+    copy.path(name).write_bytes(data[: len(data) // 2])
+
+
+def _list_file(copy: WorkingCopy, name: str) -> None:
+    manifest = copy.read_json("manifest.json")
+    manifest["files"][name] = manifest["files"]["protocol.lock"]
+    copy.write_json("manifest.json", manifest)
+
+
+MUTATIONS = collected(globals())

@@ -1,0 +1,159 @@
+"""Records of what cannot have happened, and of controls that betray the instrument; resealed, host times following."""
+
+import math
+
+from validator.mutations.mutation import all_of, collected, having, mutation, with_roles, with_rows
+from validator.mutations.timing import arm_with, retime, scale, shift_host_times, subject_rows
+from validator.mutations.workspace import WorkingCopy
+from validator.reasons import Reason
+
+CUDA = having(clock="cuda-event")
+
+
+@mutation(Reason.NON_POSITIVE_DURATION, reseal=True)
+def duration_zero(copy: WorkingCopy) -> None:
+    """A duration is zero."""
+    retime(copy, {subject_rows(copy, "candidate")[-1]: 0})
+
+
+@mutation(Reason.NON_POSITIVE_DURATION, reseal=True)
+def duration_negative(copy: WorkingCopy) -> None:
+    """A duration is negative."""
+    copy.set_values("samples", subject_rows(copy, "candidate")[-1:], duration_ns=-1)
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def host_times_exchanged(copy: WorkingCopy) -> None:
+    """A sample ends before it starts."""
+    row = subject_rows(copy, "candidate")[-1]
+    start, end = copy.column("samples", "host_start_ns")[row], copy.column("samples", "host_end_ns")[row]
+    copy.set_values("samples", [row], host_start_ns=end, host_end_ns=start)
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def host_times_overlap(copy: WorkingCopy) -> None:
+    """A sample starts while its predecessor runs."""
+    row = subject_rows(copy, "candidate")[-1]
+    copy.set_values("samples", [row], host_start_ns=copy.column("samples", "host_start_ns")[row - 1])
+
+
+@mutation(Reason.STREAM_NOT_BLOCKED, reseal=True, applies_to=CUDA)
+def stream_not_blocked(copy: WorkingCopy) -> None:
+    """One timed sample began before all of it was enqueued."""
+    copy.set_values("samples", subject_rows(copy, "candidate")[-1:], blocked=False)
+
+
+@mutation(Reason.ESCAPED_WORK, reseal=True, applies_to=CUDA)
+def work_after_the_stop_event(copy: WorkingCopy) -> None:
+    """The device is still busy long after the candidate's stop events."""
+    rows, durations = subject_rows(copy, "candidate"), copy.column("samples", "duration_ns")
+    syncs = copy.column("samples", "post_sync_ns")
+    for row in rows:
+        syncs[row] = durations[row] + 100_000
+    shift_host_times(copy, {row + 1: syncs[row] for row in rows if row + 1 < len(syncs)})
+    copy.set_columns("samples", post_sync_ns=syncs)
+
+
+@mutation(Reason.ESCAPED_WORK, reseal=True, applies_to=CUDA)
+def work_outside_the_events(copy: WorkingCopy) -> None:
+    """The host waits several times as long as the candidate's events say."""
+    durations = copy.column("samples", "duration_ns")
+    shift_host_times(copy, {row: 3 * durations[row] + 300_000 for row in subject_rows(copy, "candidate")})
+
+
+@mutation(Reason.ESCAPED_WORK, reseal=True, applies_to=CUDA)
+def events_longer_than_the_host_waited(copy: WorkingCopy) -> None:
+    """The baseline's durations are tripled, but the host did not wait so long."""
+    durations = copy.column("samples", "duration_ns")
+    starts, ends = copy.column("samples", "host_start_ns"), copy.column("samples", "host_end_ns")
+    for row in subject_rows(copy, "baseline"):
+        durations[row] = 3 * max(durations[row], ends[row] - starts[row])
+    copy.set_columns("samples", duration_ns=durations)
+
+
+@mutation(Reason.CACHE_NOT_COLD, reseal=True, applies_to=all_of(CUDA, having(cache="cold-rotate")))
+def cache_larger(copy: WorkingCopy) -> None:
+    """The device's cache is larger than all weight copies together."""
+    sizes = copy.column("processes", "l2_bytes")
+    copy.set_columns("processes", l2_bytes=[size * 1_000_000 for size in sizes])
+
+
+@mutation(Reason.BELOW_FLOOR, reseal=True, applies_to=having(has_peak=True))
+def sample_below_floor(copy: WorkingCopy) -> None:
+    """One sample of the candidate took half the time that its bytes take at the peak."""
+    row = subject_rows(copy, "candidate")[-1]
+    retime(copy, {row: round(0.5 * _floor_ns(copy, row))})
+
+
+@mutation(Reason.BELOW_FLOOR, reseal=True, applies_to=having(has_peak=True))
+def process_below_floor(copy: WorkingCopy) -> None:
+    """All samples of the candidate in one process took 95 % of the time that their bytes take at the peak."""
+    rows = subject_rows(copy, "candidate")
+    retime(copy, {row: round(0.95 * _floor_ns(copy, row)) for row in rows})
+
+
+@mutation(Reason.INJECTION_MISMATCH, reseal=True)
+def delay_in_the_baseline(copy: WorkingCopy) -> None:
+    """A delay was injected into a sample of the baseline."""
+    copy.set_values("samples", subject_rows(copy, "baseline")[-1:], injected_ns=1000)
+
+
+@mutation(Reason.INJECTION_MISMATCH, reseal=True, applies_to=with_roles("positive_control"))
+def delay_in_a_warmup(copy: WorkingCopy) -> None:
+    """A delay was injected into a warm-up sample of the positive control."""
+    copy.set_values("samples", subject_rows(copy, "positive_control", warmup=True)[-1:], injected_ns=1000)
+
+
+@mutation(Reason.INJECTION_MISMATCH, reseal=True, applies_to=with_roles("positive_control"))
+def delay_left_out(copy: WorkingCopy) -> None:
+    """A timed sample of the positive control has no delay."""
+    copy.set_values("samples", subject_rows(copy, "positive_control")[-1:], injected_ns=0)
+
+
+@mutation(Reason.CORRECTNESS_FAILED, reseal=True, applies_to=with_rows("correctness"))
+def output_wrong(copy: WorkingCopy) -> None:
+    """The candidate's output points elsewhere."""
+    copy.set_values("correctness", _checked(copy, "candidate"), min_cosine=0.5)
+
+
+@mutation(Reason.CORRECTNESS_FAILED, reseal=True, applies_to=with_rows("correctness"))
+def output_inexact(copy: WorkingCopy) -> None:
+    """The candidate's relative error is above its tolerance."""
+    arms = copy.protocol()["arm"]
+    limit = next(arm for arm in arms if arm["role"] == "candidate")["correctness"]["max_rel_error"]
+    copy.set_values("correctness", _checked(copy, "candidate"), rel_error=1.01 * limit)
+
+
+@mutation(Reason.CORRECTNESS_FAILED, reseal=True, applies_to=with_rows("correctness"))
+def output_nan(copy: WorkingCopy) -> None:
+    """The candidate's error is NaN, which no comparison finds too large."""
+    copy.set_values("correctness", _checked(copy, "candidate"), rel_error=math.nan, max_abs_error=math.nan)
+
+
+@mutation(Reason.CONTROL_FAILED, reseal=True, applies_to=with_roles("aa_control"))
+def aa_control_slower(copy: WorkingCopy) -> None:
+    """The A/A control took half as long again as the baseline that it is."""
+    scale(copy, copy.rows("samples", arm=arm_with(copy, "aa_control"), warmup=False), 1.5)
+
+
+@mutation(Reason.CONTROL_FAILED, reseal=True, applies_to=with_roles("positive_control"))
+def positive_control_faster(copy: WorkingCopy) -> None:
+    """The baseline with a delay was faster than the baseline."""
+    scale(copy, copy.rows("samples", arm=arm_with(copy, "positive_control"), warmup=False), 0.8)
+
+
+def _floor_ns(copy: WorkingCopy, row: int) -> float:
+    """The time that the bytes of one sample of a whole-layer arm take at the locked peak."""
+    point, calls = copy.column("samples", "point")[row], copy.column("samples", "calls")[row]
+    unique: int = copy.read_json("protocol.lock")["bytes"][point]["unique_bytes"]
+    peak: float = copy.protocol()["timing"]["peak_gb_per_s"]
+    return float(calls * unique / peak)
+
+
+def _checked(copy: WorkingCopy, role: str) -> list[int]:
+    """The last correctness row of an arm under its own truth."""
+    arm = next(arm for arm in copy.protocol()["arm"] if arm["role"] == role)
+    return copy.rows("correctness", arm=arm["name"], truth=arm["correctness"]["truth"])[-1:]
+
+
+MUTATIONS = collected(globals())

@@ -1,0 +1,118 @@
+"""Tables that are not what the format says; resealed, so that only their schema can tell."""
+
+import math
+
+import pyarrow as pa
+
+from validator.mutations.mutation import collected, mutation, with_rows
+from validator.mutations.workspace import WorkingCopy
+from validator.reasons import Reason
+
+
+@mutation(Reason.SCHEMA_COLUMN, reseal=True)
+def column_dropped(copy: WorkingCopy) -> None:
+    """samples has no column post_sync_ns."""
+    copy.write_table("samples", copy.table("samples").drop_columns(["post_sync_ns"]))
+
+
+@mutation(Reason.SCHEMA_COLUMN, reseal=True)
+def column_added(copy: WorkingCopy) -> None:
+    """samples has a column that marks outliers."""
+    table = copy.table("samples")
+    field = pa.field("outlier", pa.bool_(), nullable=False)
+    copy.write_table("samples", table.append_column(field, pa.array([False] * table.num_rows)))
+
+
+@mutation(Reason.SCHEMA_COLUMN, reseal=True)
+def columns_swapped(copy: WorkingCopy) -> None:
+    """Two columns of samples stand in each other's place."""
+    table = copy.table("samples")
+    names = list(table.column_names)
+    first, second = names.index("host_start_ns"), names.index("host_end_ns")
+    names[first], names[second] = names[second], names[first]
+    copy.write_table("samples", table.select(names))
+
+
+@mutation(Reason.SCHEMA_COLUMN, reseal=True)
+def duration_in_microseconds(copy: WorkingCopy) -> None:
+    """The duration's column is named for another unit."""
+    table = copy.table("samples")
+    names = ["duration_us" if name == "duration_ns" else name for name in table.column_names]
+    copy.write_table("samples", table.rename_columns(names))
+
+
+@mutation(Reason.SCHEMA_TYPE, reseal=True)
+def duration_as_float(copy: WorkingCopy) -> None:
+    """Durations are floats."""
+    _float_duration(copy, None)
+
+
+@mutation(Reason.SCHEMA_TYPE, reseal=True)
+def duration_nan(copy: WorkingCopy) -> None:
+    """A duration is NaN."""
+    _float_duration(copy, math.nan)
+
+
+@mutation(Reason.SCHEMA_TYPE, reseal=True)
+def duration_infinite(copy: WorkingCopy) -> None:
+    """A duration is infinite."""
+    _float_duration(copy, math.inf)
+
+
+@mutation(Reason.SCHEMA_UNIT, reseal=True)
+def unit_changed(copy: WorkingCopy) -> None:
+    """The duration's column declares microseconds."""
+    table = copy.table("samples")
+    index = table.schema.get_field_index("duration_ns")
+    field = table.schema.field(index).with_metadata({"unit": "us"})
+    copy.write_table("samples", table.set_column(index, field, table.column(index)))
+
+
+@mutation(Reason.SCHEMA_NULL, reseal=True)
+def duration_null(copy: WorkingCopy) -> None:
+    """A duration is null."""
+    table = copy.table("samples")
+    index = table.schema.get_field_index("duration_ns")
+    field = table.schema.field(index).with_nullable(True)
+    values = table.column(index).to_pylist()
+    values[-1] = None
+    copy.write_table("samples", table.set_column(index, field, pa.array(values, type=field.type)))
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True)
+def status_unknown(copy: WorkingCopy) -> None:
+    """A process has a status that the format does not know."""
+    copy.set_values("processes", [0], status="fine")
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True)
+def environment_not_its_digest(copy: WorkingCopy) -> None:
+    """The digest beside an environment is another one's."""
+    copy.set_values("processes", [0], environment_sha256="0" * 64)
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True, applies_to=with_rows("correctness"))
+def stage_unknown(copy: WorkingCopy) -> None:
+    """A correctness row has a stage that the format does not know."""
+    copy.set_values("correctness", [0], stage="later")
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True)
+def footer_of_another_run(copy: WorkingCopy) -> None:
+    """samples comes from another run, as its footer says."""
+    table = copy.table("samples")
+    footer = {**(table.schema.metadata or {}), b"benchkit.run_id": b"20200101T000000Z-00000000"}
+    copy.write_table("samples", table.replace_schema_metadata(footer))
+
+
+def _float_duration(copy: WorkingCopy, last: float | None) -> None:
+    table = copy.table("samples")
+    index = table.schema.get_field_index("duration_ns")
+    field = table.schema.field(index).with_type(pa.float64())
+    values = [float(value) for value in table.column(index).to_pylist()]
+    if last is not None:
+        values[-1] = last
+    copy.write_table("samples", table.set_column(index, field, pa.array(values, type=field.type)))
+
+
+MUTATIONS = collected(globals())
