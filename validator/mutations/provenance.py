@@ -10,8 +10,6 @@ from validator.mutations.mutation import Facts, collected, having, mutation
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
-UTC = "%Y-%m-%dT%H:%M:%SZ"
-
 
 @mutation(Reason.PROTOCOL_INVALID, reseal=True)
 def protocol_with_unknown_key(copy: WorkingCopy) -> None:
@@ -77,8 +75,9 @@ def locked_after_start(copy: WorkingCopy) -> None:
     """The lock was made 61 minutes after the run's start."""
     run = copy.read_json("manifest.json")["run_id"]
     start = next(line["utc"] for line in copy.ledger() if line["run_id"] == run and line["event"] == "start")
-    late = datetime.strptime(start, UTC) + timedelta(minutes=61)
-    copy.write_json("protocol.lock", {**copy.read_json("protocol.lock"), "locked_utc": late.strftime(UTC)})
+    late = datetime.fromisoformat(start) + timedelta(minutes=61)
+    locked = late.strftime("%Y-%m-%dT%H:%M:%SZ")
+    copy.write_json("protocol.lock", {**copy.read_json("protocol.lock"), "locked_utc": locked})
 
 
 @mutation(Reason.ASSET_CHANGED, reseal=True)
