@@ -1,7 +1,7 @@
 """Two ways to compute a decode-sized MoE layer in fp32 on the host, each with torch alone.
 
 ``expert_centric`` is the traditional path: bucket the routes by expert, pad each bucket to a tile, gather, two grouped matrix products,
-scatter, combine. ``output_centric`` lets every output accumulate its routed experts: no padding, no buffers per route, no order to make.
+scatter, combine. ``output_centric`` lets every output accumulate its routed experts: no padding, nothing gathered, scattered or sorted.
 
 Rules:
 1. Ids and routing weights are read in every call: what follows from them is part of the call's work.
@@ -67,73 +67,81 @@ class _ExpertCentric:
         """One layer on weight copy ``copy``."""
         w13, w2 = self.w13[copy], self.w2[copy]
         with torch.inference_mode():
-            row_tokens, route_rows, buckets = align(self.ids.flatten().tolist(), self.top_k, self.tile)
+            row_tokens, route_rows, experts, sizes = align(self.ids.flatten().tolist(), self.top_k, self.tile)
             rows = len(row_tokens)
             gathered, gate_up, down = self.gathered[:rows], self.gate_up[:rows], self.down[:rows]
+            activated = self.activated[:rows]
             torch.index_select(self.x, 0, torch.tensor(row_tokens), out=gathered)
-            for expert, first, last in buckets:
-                torch.mm(gathered[first:last], w13[expert], out=gate_up[first:last])
+            for expert, rows_in, rows_out in zip(experts, gathered.split(sizes), gate_up.split(sizes), strict=True):
+                torch.mm(rows_in, w13[expert], out=rows_out)
             gate, up = gate_up.split(self.intermediate, dim=1)
-            activated = torch.mul(silu(gate, inplace=True), up, out=self.activated[:rows])
-            for expert, first, last in buckets:
-                torch.mm(activated[first:last], w2[expert], out=down[first:last])
+            torch.mul(silu(gate, inplace=True), up, out=activated)
+            for expert, rows_in, rows_out in zip(experts, activated.split(sizes), down.split(sizes), strict=True):
+                torch.mm(rows_in, w2[expert], out=rows_out)
             torch.index_select(down, 0, torch.tensor(route_rows), out=self.scattered.flatten(0, 1))
             torch.bmm(self.route_weights, self.scattered, out=self.output.unsqueeze(1))
 
 
 class _OutputCentric:
-    """Per token and route two matrix-vector products; the routing weight is folded into the second."""
+    """Per token: a matrix-vector product per routed expert, SiLU x up, and products that add into the output's row.
+
+    The routing weight is folded into the second product.
+    """
 
     def __init__(self, inputs: MoeInputs) -> None:
-        weights = inputs.weights
+        weights, top_k = inputs.weights, inputs.top_k
         self.tokens = tuple(inputs.x)
         self.ids = inputs.topk_ids
         self.route_weights = inputs.topk_weights
         self.w13 = _views(weights.w13, transposed=False)
         self.w2 = _views(weights.w2, transposed=False)
-        self.gate_up = torch.zeros(2 * weights.intermediate)
-        self.gate, self.up = self.gate_up.split(weights.intermediate)
-        self.activated = torch.zeros(weights.intermediate)
+        gate_up = torch.zeros((top_k, 2 * weights.intermediate))
+        activated = torch.zeros((top_k, weights.intermediate))
+        self.gate, self.up = gate_up.split(weights.intermediate, dim=1)
+        self.gate_up = tuple(gate_up)
+        self.activated = activated
+        self.activated_rows = tuple(activated)
         self.output = torch.empty_like(inputs.x)
         self.rows = tuple(self.output)
-        self.buffers = (self.gate_up, self.activated)
+        self.buffers = (gate_up, activated)
 
     def __call__(self, copy: int) -> None:
         """One layer on weight copy ``copy``."""
         w13, w2 = self.w13[copy], self.w2[copy]
-        gate_up, gate, up, activated = self.gate_up, self.gate, self.up, self.activated
         with torch.inference_mode():
             routes = zip(self.tokens, self.rows, self.ids.tolist(), self.route_weights.tolist(), strict=True)
             for x, row, experts, shares in routes:
-                kept = 0.0  # beta 0: the row's old values, NaN included, are not read
-                for expert, share in zip(experts, shares, strict=True):
+                for expert, gate_up in zip(experts, self.gate_up, strict=True):
                     torch.mv(w13[expert], x, out=gate_up)
-                    torch.mul(silu(gate, inplace=True), up, out=activated)
+                torch.mul(silu(self.gate, inplace=True), self.up, out=self.activated)
+                kept = 0.0  # beta 0: the row's old values, NaN included, are not read
+                for expert, share, activated in zip(experts, shares, self.activated_rows, strict=True):
                     torch.addmv(row, w2[expert], activated, beta=kept, alpha=share, out=row)
                     kept = 1.0
 
 
-def align(flat_ids: Sequence[int], top_k: int, tile: int) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
+def align(flat_ids: Sequence[int], top_k: int, tile: int) -> tuple[list[int], list[int], list[int], list[int]]:
     """Rows of the routes ``flat_ids`` [tokens * top_k], bucketed by ascending expert and padded to ``tile``.
 
-    Returns the token of every row (padding repeats its bucket's first token), the row of every route, and per bucket
-    (expert, first row, row after its last).
+    Returns the token of every row (padding repeats its bucket's first token), the row of every route, and per bucket its
+    expert and its rows, padding included.
     """
     buckets: dict[int, list[int]] = {}
     for route, expert in enumerate(flat_ids):
         buckets.setdefault(expert, []).append(route)
     row_tokens: list[int] = []
     route_rows = [0] * len(flat_ids)
-    spans: list[tuple[int, int, int]] = []
-    for expert in sorted(buckets):
+    experts = sorted(buckets)
+    sizes: list[int] = []
+    for expert in experts:
         routes = buckets[expert]
         first = len(row_tokens)
         for route in routes:
             route_rows[route] = len(row_tokens)
             row_tokens.append(route // top_k)
         row_tokens.extend([row_tokens[first]] * (-len(routes) % tile))
-        spans.append((expert, first, len(row_tokens)))
-    return row_tokens, route_rows, spans
+        sizes.append(len(row_tokens) - first)
+    return row_tokens, route_rows, experts, sizes
 
 
 def _views(copies: Sequence[torch.Tensor], *, transposed: bool) -> tuple[tuple[torch.Tensor, ...], ...]:
