@@ -63,7 +63,7 @@ def parquet_with_null_type(copy: WorkingCopy) -> None:
         copy.write_table(name, table)
 
 
-def _pandas(facts: Facts) -> str | None:  # noqa: ARG001
+def _pandas(facts: Facts) -> str | None:
     return None if importlib.util.find_spec("pandas") else "pandas is not installed"
 
 

@@ -83,7 +83,7 @@ def ledger_emptied(copy: WorkingCopy) -> None:
     copy.path("attempts.jsonl").write_bytes(b"")
 
 
-@mutation(Reason.FILE_UNREADABLE)
+@mutation(Reason.FILE_CHANGED)
 def samples_truncated(copy: WorkingCopy) -> None:
     """The second half of samples.parquet is cut off."""
     _halve(copy, "samples.parquet")
@@ -95,19 +95,16 @@ def samples_truncated_and_resealed(copy: WorkingCopy) -> None:
     _halve(copy, "samples.parquet")
 
 
-@mutation(Reason.FILE_UNREADABLE)
-def byte_flipped(copy: WorkingCopy) -> None:
-    """One bit in the page of a duration is flipped: its checksum says so."""
-    path = copy.path("samples.parquet")
-    column = next(
-        chunk
-        for chunk in map(pq.read_metadata(path).row_group(0).column, range(pq.read_metadata(path).num_columns))
-        if chunk.path_in_schema == "duration_ns"
-    )
-    data = bytearray(path.read_bytes())
-    start = column.dictionary_page_offset or column.data_page_offset
-    data[start + column.total_compressed_size - 1] ^= 0x10
-    path.write_bytes(bytes(data))
+@mutation(Reason.FILE_CHANGED)
+def bit_flipped(copy: WorkingCopy) -> None:
+    """One bit in the page of a duration is flipped."""
+    _flip_bit(copy)
+
+
+@mutation(Reason.FILE_UNREADABLE, reseal=True)
+def bit_flipped_and_resealed(copy: WorkingCopy) -> None:
+    """One bit in the page of a duration is flipped, and the manifest names the new file: the page's checksum tells."""
+    _flip_bit(copy)
 
 
 @mutation(Reason.CONTENT_CHANGED)
@@ -173,6 +170,19 @@ def _list_file(copy: WorkingCopy, name: str) -> None:
     manifest = copy.read_json("manifest.json")
     manifest["files"][name] = manifest["files"]["protocol.lock"]
     copy.write_json("manifest.json", manifest)
+
+
+def _flip_bit(copy: WorkingCopy) -> None:
+    path = copy.path("samples.parquet")
+    column = next(
+        chunk
+        for chunk in map(pq.read_metadata(path).row_group(0).column, range(pq.read_metadata(path).num_columns))
+        if chunk.path_in_schema == "duration_ns"
+    )
+    data = bytearray(path.read_bytes())
+    start = column.dictionary_page_offset or column.data_page_offset
+    data[start + column.total_compressed_size - 1] ^= 0x10
+    path.write_bytes(bytes(data))
 
 
 MUTATIONS = collected(globals())

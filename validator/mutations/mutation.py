@@ -59,7 +59,7 @@ Need = Callable[[Facts], str | None]
 """Why a mutation has no subject in this bundle, or None."""
 
 
-def anywhere(facts: Facts) -> str | None:  # noqa: ARG001
+def anywhere(facts: Facts) -> str | None:
     """Every bundle has a subject."""
     return None
 
