@@ -58,7 +58,7 @@ class WorkerError(BenchkitError):
     exit_code = 1
 
 
-class Interrupted(BenchkitError):
+class InterruptedRunError(BenchkitError):
     """The user or a signal stopped the run; the text holds the command that resumes it."""
 
     exit_code = 130

@@ -58,8 +58,8 @@ def _encoded(values: pa.Array, field: pa.Field) -> bytes:
         raw = numbers.astype("<f8")
         words = raw.view("<u8")
         words[np.isnan(raw)] = int.from_bytes(_CANONICAL_NAN, "little")
-        return raw.tobytes()
-    return numbers.astype("<i8").tobytes()
+        return bytes(raw.tobytes())
+    return bytes(numbers.astype("<i8").tobytes())
 
 
 def _one(text: str) -> bytes:

@@ -3,8 +3,8 @@
 Rules:
 1. A kernel module offers functions ``prepare(inputs, params) -> PreparedArm | Support``; the registry names the function of each kernel id.
 2. Everything that is not part of a call (repacking, workspaces, compilation, tuning tables) happens in ``prepare``, never in ``call``.
-3. ``call(copy)`` does one complete call on weight copy ``copy`` and returns without waiting for the device; it allocates nothing that outlives it, reads only the
-   fixture's inputs and overwrites its whole output.
+3. ``call(copy)`` does one complete call on weight copy ``copy`` and returns without waiting for the device; it allocates nothing that outlives it,
+   reads only the fixture's inputs and overwrites its whole output.
 4. ``Support.no(reason)`` is an answer, not an error: the reason stands in the bundle.
 """
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 PointValue = int | str
 
@@ -53,17 +54,6 @@ class Point:
         """Value of a string axis, or None where the protocol has no such axis."""
         value = dict(self.axes).get(axis)
         return value if isinstance(value, str) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequire:
-    """What a run must satisfy; absent keys ask for nothing."""
-
-    ranges: Mapping[str, str]  # python, torch, triton, driver, cuda -> PEP 440 range
-    gpu: str | None
-    compute_capability: str | None
-    sources: Mapping[str, str]  # arm -> source digest
-    binaries: Mapping[str, str]  # file name -> SHA-256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +199,7 @@ class Protocol:
     id: str
     title: str
     question: str
-    require: BuildRequire
+    require: Mapping[str, Any]  # the [build.require] table, checked
     fixture: Fixture
     axes: tuple[tuple[str, tuple[PointValue, ...]], ...]
     arms: tuple[Arm, ...]

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -21,7 +22,6 @@ from benchkit.protocol.model import (
     Arm,
     ArraysFixture,
     Asset,
-    BuildRequire,
     Comparison,
     Fixture,
     MoeFixture,
@@ -137,24 +137,24 @@ def _protocol(root: Table, document: Mapping[str, object]) -> Protocol:
     )
 
 
-def _require(build: Table) -> BuildRequire:
+def _require(build: Table) -> Mapping[str, Any]:
     table = build.table("require", optional=True)
-    ranges = {key: table.text(key) for key in RANGES if table.has(key)}
-    for key, text in ranges.items():
+    require: dict[str, Any] = {key: table.text(key) for key in RANGES if table.has(key)}
+    for key, text in require.items():
         try:
             SpecifierSet(text)
         except InvalidSpecifier:
             table.say(key, f'expected a version range such as ">=2.11,<3", found {shown(text)}')
-    sources, binaries = table.table("sources", optional=True), table.table("binaries", optional=True)
-    require = BuildRequire(
-        ranges=ranges,
-        gpu=table.optional_text("gpu"),
-        compute_capability=table.optional_text(
+    if table.has("gpu"):
+        require["gpu"] = table.text("gpu")
+    if table.has("compute_capability"):
+        require["compute_capability"] = table.text(
             "compute_capability", pattern=r"[0-9]+\.[0-9]", expected='such as "9.0"'
-        ),
-        sources={key: sources.text(key, pattern=SHA256, expected="a SHA-256 in hex") for key in sources.keys()},  # noqa: SIM118
-        binaries={key: binaries.text(key, pattern=SHA256, expected="a SHA-256 in hex") for key in binaries.keys()},  # noqa: SIM118
-    )
+        )
+    for key in ("sources", "binaries"):
+        digests = table.table(key, optional=True)
+        require[key] = {name: digests.text(name, pattern=SHA256, expected="a SHA-256 in hex") for name in digests.keys()}  # noqa: SIM118
+        digests.close()
     table.close()
     build.close()
     return require

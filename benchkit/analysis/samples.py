@@ -1,0 +1,64 @@
+"""The rows of samples.parquet, grouped as the statistics need them."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from benchkit.units import IntArray
+
+
+class Samples:
+    """Timed rows of the last attempts, grouped by process, point and arm."""
+
+    def __init__(self, table: pa.Table, last: Mapping[int, int]) -> None:
+        points, arms = _dictionary(table, "point"), _dictionary(table, "arm")
+        process, attempt = integers(table, "process"), integers(table, "attempt")
+        last_attempt = np.array([last.get(int(p), -1) for p in range(int(process.max(initial=-1)) + 1)], dtype=np.int64)
+        counted = attempt == last_attempt[process] if process.size else np.zeros(0, dtype=bool)
+        warmup = table.column("warmup").to_numpy()
+        self.rows = Counter(
+            {(int(p), points[1][int(c)]): int(n) for (p, c), n in _counts(process[counted], points[0][counted]).items()}
+        )
+        timed = counted & ~warmup
+        duration, injected = integers(table, "duration_ns"), integers(table, "injected_ns")
+        self._duration: dict[tuple[int, str, str], IntArray] = {}
+        self._injected: dict[tuple[int, str, str], IntArray] = {}
+        index = np.flatnonzero(timed)
+        keys = (process[index] * len(points[1]) + points[0][index]) * len(arms[1]) + arms[0][index]
+        order = np.argsort(keys, kind="stable")
+        for part in np.split(index[order], np.flatnonzero(np.diff(keys[order])) + 1):
+            if part.size:
+                row = int(part[0])
+                key = (int(process[row]), points[1][int(points[0][row])], arms[1][int(arms[0][row])])
+                self._duration[key], self._injected[key] = duration[part], injected[part]
+
+    def duration_ns(self, process: int, point: str, arm: str) -> IntArray:
+        """Durations of the timed samples."""
+        return self._duration.get((process, point, arm), np.zeros(0, dtype=np.int64))
+
+    def injected_ns(self, process: int, point: str, arm: str) -> IntArray:
+        """Delays of the timed samples."""
+        return self._injected.get((process, point, arm), np.zeros(0, dtype=np.int64))
+
+    def count(self, point: str, arm: str) -> int:
+        """Timed samples over all processes."""
+        return sum(int(v.size) for (_, p, a), v in self._duration.items() if (p, a) == (point, arm))
+
+
+def _dictionary(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
+    column = table.column(name).combine_chunks().dictionary_encode()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column.indices.to_numpy(zero_copy_only=False).astype(np.int64), column.dictionary.to_pylist()
+
+
+def integers(table: pa.Table, name: str) -> IntArray:
+    """A column as int64."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+
+
+def _counts(*columns: IntArray) -> Mapping[tuple[int, ...], int]:
+    keys, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+    return {tuple(map(int, key)): int(number) for key, number in zip(keys, numbers, strict=True)}

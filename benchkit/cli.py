@@ -1,0 +1,163 @@
+"""The command line: each command parses, calls one function, prints, and ends with an exit code (results/README.md, "Validity").
+
+Rules:
+1. Nothing heavy is imported before a command needs it: ``benchkit --help`` loads click and nothing of the run.
+2. Results go to stdout, progress and hints to stderr; text is plain ASCII, so that any terminal and any pipe can take it.
+3. ``main`` alone turns errors into messages and exit codes; a traceback is shown for our own bugs only, and asks to be reported.
+"""
+
+import errno
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+from benchkit import __version__
+from benchkit.errors import BenchkitError, InterruptedRunError
+
+_PROTOCOL = click.argument("protocol", type=click.Path(path_type=Path))
+_OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder for bundles and the ledger.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, package_name="benchkit-ni")
+def cli() -> None:
+    """Lock a protocol, run it, share the raw samples: claims about GPU kernels that others can check."""
+
+
+@cli.command()
+@_PROTOCOL
+@click.option("--replace", is_flag=True, help="Replace another lock, unless results were published under it.")
+def lock(protocol: Path, replace: bool) -> None:
+    """Write PROTOCOL's lock beside it: from then on a changed value is another protocol."""
+    from benchkit.run.locking import lock as lock_protocol
+
+    made = lock_protocol(protocol, replace=replace)
+    click.echo(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
+
+
+@cli.command()
+@_PROTOCOL
+def check(protocol: Path) -> None:
+    """Report every problem of PROTOCOL, verify its lock, and say whether this machine can run it."""
+    from benchkit.run.survey import check_protocol
+
+    for line in check_protocol(protocol):
+        click.echo(line)
+
+
+@cli.command()
+@_PROTOCOL
+@click.option("--process", type=click.IntRange(min=0), default=0, show_default=True, help="The process to print.")
+def plan(protocol: Path, process: int) -> None:
+    """Print the order of points and arms of one process of PROTOCOL, and what the whole run amounts to."""
+    from benchkit.run.survey import describe_plan
+
+    for line in describe_plan(protocol, process):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path("protocols"))
+def protocols(folder: Path) -> None:
+    """List the protocols in FOLDER: id, whether it is locked, its question."""
+    from benchkit.run.survey import list_protocols
+
+    for line in list_protocols(folder):
+        click.echo(line)
+
+
+@cli.command("run-protocol")
+@_PROTOCOL
+@_OUT
+@click.option("--resume", metavar="RUN", help="Go on with an interrupted run of this id.")
+@click.option("--exploratory", is_flag=True, help="Run although the build is not the required one; never VALID.")
+@click.option(
+    "--synthetic",
+    metavar="SCRIPT",
+    type=click.Path(path_type=Path),
+    help="Scripted durations instead of a measurement (for tests of tools); never VALID.",
+)
+def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: bool, synthetic: Path | None) -> None:
+    """Run a locked PROTOCOL, seal the bundle and analyse it."""
+    from benchkit.analysis.document import write_analysis
+    from benchkit.run.session import Session
+
+    if resume is not None and (exploratory or synthetic is not None):
+        raise click.UsageError("--resume goes on as the run was started; give it alone")
+    session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
+    sealed = session.run(resume, finish=write_analysis)
+    click.echo(_summary(sealed.folder))
+    click.echo(f"bundle: {sealed.folder}")
+    click.echo(f"check it: validator report {sealed.folder}")
+    for line in sealed.failed:
+        click.echo(f"failed: {line}", err=True)
+    if sealed.failed:
+        sys.exit(1)
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def analyse(run: Path) -> None:
+    """Analyse the sealed bundle RUN again and write its analysis.json."""
+    from benchkit.analysis.document import write_analysis
+
+    write_analysis(run)
+    click.echo(_summary(run))
+
+
+def _summary(run: Path) -> str:
+    from benchkit.analysis.summary import summarise
+
+    return summarise(run)
+
+
+def main() -> None:
+    """Console entry point: run the command line and exit."""
+    arguments = sys.argv[1:]
+    if not arguments:
+        with click.Context(cli, info_name="benchkit") as context:
+            click.echo(cli.get_help(context), err=True)
+        sys.exit(2)
+    sys.exit(_guarded(arguments))
+
+
+def _guarded(arguments: list[str]) -> int:
+    """Run and translate every ending into an exit code."""
+    try:
+        result = cli.main(args=arguments, prog_name="benchkit", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("benchkit: stopped", err=True)
+        return InterruptedRunError.exit_code
+    except BenchkitError as error:
+        click.echo(f"benchkit: {error}", err=True)
+        return error.exit_code
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EINVAL):  # the reader of a pipe went away
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        click.echo(f"benchkit: {error.filename or 'file system'}: {error.strerror}", err=True)
+        return 2
+    except Exception:  # noqa: BLE001 - one of the two places that may catch everything
+        traceback.print_exc()
+        click.echo("benchkit: this is a bug of benchkit; please report it with the lines above", err=True)
+        return 70
+
+
+if __name__ == "__main__":
+    main()

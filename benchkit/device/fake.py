@@ -1,0 +1,175 @@
+"""A device whose durations are scripted: exact tests of everything above it, and no evidence of anything.
+
+Rules:
+1. Time is virtual: a sample takes what the script says, so two runs of one script give the same rows.
+2. A call is a ``FakeCall`` that names its arm and point; nothing is computed.
+3. ``describe()["device"]`` is ``fake``; bundles made here are stamped synthetic and the validator refuses them as evidence.
+
+The script is TOML and every key is optional: ``clock_tick_ns``, ``l2_bytes``, ``jitter_ns`` (amplitude per call), ``pace_ms`` (real sleep per
+sample), ``[ns_per_call]`` arm or "arm@point" = ns, ``[process_ratio]`` arm = [factor per process], ``[throttle]`` point = reasons bit mask,
+``unsupported = ["arm@point"]``, ``wrong = ["arm"]`` (fails its correctness gate), ``[[fail]]`` process, after (samples), how = error | exit | hang.
+"""
+
+import hashlib
+import os
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchkit.device.ports import LaunchedKernel, Reading, Timing
+from benchkit.errors import DataError, WorkerError
+from benchkit.units import NS_PER_S
+
+_DEFAULT_NS_PER_CALL = 100_000
+_HOST_OVERHEAD_NS = 3_000
+_POST_SYNC_NS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeScript:
+    """What the fake device does; the fields are the keys of the script file."""
+
+    clock_tick_ns: int = 1
+    l2_bytes: int = 1 << 20
+    jitter_ns: int = 0
+    pace_ms: int = 0
+    ns_per_call: Mapping[str, int] = field(default_factory=dict)
+    process_ratio: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    throttle: Mapping[str, int] = field(default_factory=dict)
+    unsupported: Sequence[str] = ()
+    wrong: Sequence[str] = ()
+    fail: Sequence[Mapping[str, Any]] = ()
+
+
+def read_script(path: Path) -> FakeScript:
+    """Read a script file; ``DataError`` on an unknown key or no TOML."""
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+        return FakeScript(**document)
+    except OSError as error:
+        raise DataError(f"{path}: expected a script of the fake device ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+        raise DataError(f"{path}: expected a script of the fake device, found: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeCall:
+    """A call that does nothing but know whose it is."""
+
+    arm: str
+    of: str  # the arm whose duration it has: a control's baseline, else the arm itself
+    point: str
+
+    def __call__(self, copy: int) -> None:
+        """Do nothing."""
+
+
+class FakeDevice:
+    """The device port over a script."""
+
+    name = "fake"
+
+    def __init__(self, script: FakeScript, *, clock: str, process: int) -> None:
+        self.script = script
+        self.clock = clock
+        self.process = process
+        self.clock_tick_ns = script.clock_tick_ns
+        self.l2_bytes = script.l2_bytes
+        self.now_ns = NS_PER_S
+        self.samples = 0
+        self._point = ""
+
+    def timer(self, call: Callable[[int], None], *, calls: int, copies: int, with_delay: bool) -> "FakeTimer":
+        """A timer with scripted durations; ``call`` is a ``FakeCall``."""
+        if not isinstance(call, FakeCall):
+            raise TypeError("the fake device times FakeCall only")
+        return FakeTimer(self, call, calls)
+
+    def kernels(self, call: Callable[[int], None]) -> tuple[LaunchedKernel, ...]:
+        """One kernel per call on the event clock, none on the host clock."""
+        if self.clock == "host" or not isinstance(call, FakeCall):
+            return ()
+        kernel = LaunchedKernel(
+            name=f"fake_{call.of}", grid=(132, 1, 1), block=(256, 1, 1), registers=32, shared_bytes=0
+        )
+        return (kernel,)
+
+    def synchronize(self) -> None:
+        """Nothing is ever in flight."""
+
+    def reading(self) -> Reading | None:
+        """Constant telemetry on the event clock; the throttle bits of the point being timed."""
+        if self.clock == "host":
+            return None
+        return Reading(
+            sm_clock_mhz=1980,
+            memory_clock_mhz=3201,
+            temperature_c=40,
+            power_w=300.0,
+            throttle_reasons=self.script.throttle.get(self._point, 0),
+        )
+
+    def describe(self) -> Mapping[str, object]:
+        """Says that it is no real device."""
+        return {"device": "fake", "driver": None, "cuda_runtime": None, "cuda_driver_max": None, "gpu": None}
+
+    def duration_ns(self, call: FakeCall, calls: int) -> int:
+        """Scripted duration of the next sample of ``call``."""
+        script = self.script
+        per_call = script.ns_per_call.get(f"{call.of}@{call.point}") or script.ns_per_call.get(
+            call.of, _DEFAULT_NS_PER_CALL
+        )
+        ratios = script.process_ratio.get(call.arm, ())
+        ratio = ratios[self.process] if self.process < len(ratios) else 1.0
+        return round(per_call * ratio) * calls + self._jitter(call) * calls
+
+    def _jitter(self, call: FakeCall) -> int:
+        span = 2 * self.script.jitter_ns + 1
+        text = f"{self.process}/{call.point}/{call.arm}/{self.samples}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % span - self.script.jitter_ns
+
+    def advance(self, call: FakeCall) -> None:
+        """Count a sample, sleep if the script asks for it, and fail where it says so."""
+        self._point = call.point
+        self.samples += 1
+        if self.script.pace_ms:
+            time.sleep(self.script.pace_ms / 1000)
+        for failure in self.script.fail:
+            if failure["process"] == self.process and failure["after"] == self.samples:
+                _fail(str(failure["how"]))
+
+
+def _fail(how: str) -> None:
+    if how == "error":
+        raise WorkerError("scripted failure")
+    if how == "exit":
+        os._exit(9)
+    time.sleep(3600)
+
+
+class FakeTimer:
+    """A timer of scripted samples on the device's virtual clock."""
+
+    def __init__(self, device: FakeDevice, call: FakeCall, calls: int) -> None:
+        self._device = device
+        self._call = call
+        self._calls = calls
+
+    def sample(self, *, injected_ns: int) -> Timing:
+        """The next scripted sample."""
+        device = self._device
+        device.advance(self._call)
+        duration = device.duration_ns(self._call, self._calls) + injected_ns
+        events = device.clock == "cuda-event"
+        start = device.now_ns
+        end = start + duration + (_HOST_OVERHEAD_NS if events else 0)
+        post = _POST_SYNC_NS if events else 0
+        device.now_ns = end + post + 1_000
+        return Timing(duration_ns=duration, host_start_ns=start, host_end_ns=end, post_sync_ns=post, blocked=events)
+
+    def run(self) -> None:
+        """Advance the virtual clock by one sample."""
+        self._device.now_ns += self._device.duration_ns(self._call, self._calls)

@@ -1,0 +1,130 @@
+"""Worker records -> the bundle's tables and manifest, put together in the run's folder; the supervisor renames it into place.
+
+Rules:
+1. Every row that any attempt wrote stays, under its process and attempt; nothing is sorted but by process and attempt.
+2. The ledger's end line is written before the manifest, which covers it; the rename that publishes the bundle is the last step.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchkit.bundle.schema import TABLES
+from benchkit.bundle.seal import MAX_ASSET_BYTES, External, SealRecord, seal
+from benchkit.bundle.tables import TableEntry, build_table, write_table
+from benchkit.fixture.traffic import asset_path, routing_at
+from benchkit.plan import Plan
+from benchkit.protocol.lock import lock_path
+from benchkit.protocol.model import Protocol
+from benchkit.run import ledger
+from benchkit.run.folder import Attempt, RunFolder, RunSettings
+
+
+def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: Callable[[Path], object]) -> Path:
+    """Write all files of the bundle into ``folder.bundle``, let ``finish`` add the analysis, and return the folder."""
+    protocol, bundle = plan.protocol, folder.bundle
+    if bundle.exists():
+        shutil.rmtree(bundle)  # left by a kill while sealing
+    bundle.mkdir()
+    shutil.copyfile(folder.protocol_path, bundle / "protocol.toml")
+    shutil.copyfile(lock_path(folder.protocol_path), bundle / "protocol.lock")
+    external = _copy_assets(protocol, folder.root, bundle)
+    attempts = [attempt for process in plan.processes for attempt in folder.attempts(process.index)]
+    entries = _write_tables(bundle, plan, settings, attempts, folder.root)
+    failed = any(attempt.outcome.status == "failed" for attempt in attempts)
+    prefix = ledger.append(
+        folder.root.parent,
+        run_id=settings.run_id,
+        protocol_digest=plan.locked.digest,
+        event="end",
+        status="failed_processes" if failed else "complete",
+    )
+    (bundle / ledger.LEDGER).write_bytes(prefix.data)
+    problems = {p for attempt in attempts if attempt.records.header for p in attempt.records.header.problems}
+    record = SealRecord(
+        protocol_id=protocol.id,
+        protocol_digest=plan.locked.digest,
+        plan_digest=plan.locked.lock.plan_digest,
+        run_id=settings.run_id,
+        synthetic=settings.script is not None,
+        exploratory=[*settings.exploratory, *sorted(problems)],
+        tables=entries,
+        ledger_lines=prefix.lines,
+        ledger_tip=prefix.tip_sha256,
+        external=external,
+    )
+    seal(bundle, record)
+    finish(bundle)
+    return bundle
+
+
+def _copy_assets(protocol: Protocol, source: Path, bundle: Path) -> list[External]:
+    external = []
+    for asset in protocol.assets:
+        path = asset_path(protocol, asset, source)
+        size = path.stat().st_size
+        if size > MAX_ASSET_BYTES:
+            external.append(External(name=asset.name, sha256=asset.sha256, bytes=size))
+        else:
+            (bundle / "assets").mkdir(exist_ok=True)
+            shutil.copyfile(path, bundle / "assets" / asset.name)
+    return external
+
+
+def _write_tables(
+    bundle: Path, plan: Plan, settings: RunSettings, attempts: Sequence[Attempt], folder: Path
+) -> dict[str, TableEntry]:
+    entries = {}
+    for name in TABLES:
+        if name == "processes":
+            rows = [_process_row(attempt) for attempt in attempts]
+        elif name == "routing":
+            rows = routing_rows(plan.protocol, folder)
+        else:
+            rows = [
+                [attempt.process, attempt.attempt, *row]
+                for attempt in attempts
+                for row in attempt.records.tables.get(name, ())
+            ]
+        table = build_table(name, rows)
+        entries[name] = write_table(bundle, name, table, protocol_digest=plan.locked.digest, run_id=settings.run_id)
+    return entries
+
+
+def _process_row(attempt: Attempt) -> list[Any]:
+    outcome, header = attempt.outcome, attempt.records.header
+    known: list[Any] = ["{}", "", "", "", "", "", 0, 0, "{}", "[]", "{}"]
+    if header is not None:
+        known = [
+            header.environment,
+            header.environment_sha256,
+            header.fixture_sha256,
+            header.clock,
+            header.launch,
+            header.event_order,
+            header.clock_tick_ns,
+            header.l2_bytes,
+            json.dumps(header.copies),
+            json.dumps(header.unsupported),
+            json.dumps(header.binaries),
+        ]
+    times = [outcome.started_utc, outcome.ended_utc]
+    return [attempt.process, attempt.attempt, outcome.status, outcome.reason, *known, *times]
+
+
+def routing_rows(protocol: Protocol, folder: Path) -> list[list[Any]]:
+    """Rows of routing.parquet: every route of every point, in the order of the protocol."""
+    rows: list[list[Any]] = []
+    for point in protocol.points:
+        routing = routing_at(protocol, point, folder)
+        if routing is None:
+            continue
+        ids, weights = routing.topk_ids.tolist(), routing.topk_weights.tolist()
+        rows.extend(
+            [point.id, token, slot, expert, weights[token][slot]]
+            for token, experts in enumerate(ids)
+            for slot, expert in enumerate(experts)
+        )
+    return rows

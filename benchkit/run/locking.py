@@ -1,0 +1,70 @@
+"""``benchkit lock``: from a protocol file to its lock, with the plan and the bytes that follow from it; without torch."""
+
+from pathlib import Path
+
+from benchkit.errors import ProtocolError
+from benchkit.fixture.traffic import asset_path, point_traffic, routing_at
+from benchkit.kernels import registry
+from benchkit.plan import plan_digest, schedule
+from benchkit.protocol.lock import Lock, make_lock, protocol_digest, write_lock
+from benchkit.protocol.model import Arm, MoeFixture, Protocol, Role
+from benchkit.protocol.parse import read_protocol
+
+
+def lock(path: Path, *, replace: bool) -> Lock:
+    """Lock the protocol at ``path`` and return the lock that holds from now on.
+
+    Raises
+    ------
+    ProtocolError
+        The protocol, a kernel id or a parameter is wrong; all problems at once.
+    LockError
+        Another lock is there and may not be replaced.
+    """
+    protocol = read_protocol(path)
+    problems = kernel_problems(protocol)
+    if problems:
+        raise ProtocolError(problems, str(path))
+    for asset in protocol.assets:
+        asset_path(protocol, asset, path.parent)
+    digest = plan_digest(schedule(protocol, protocol_digest(protocol)))
+    made = make_lock(
+        protocol, plan_digest=digest, bytes_by_point=bytes_by_point(protocol, path.parent), folder=path.resolve().parent
+    )
+    return write_lock(path, made, replace=replace)
+
+
+def bytes_by_point(protocol: Protocol, folder: Path) -> dict[str, tuple[int, int]]:
+    """Unique and issued bytes of a whole-layer call at every point."""
+    result = {}
+    for point in protocol.points:
+        traffic = point_traffic(protocol.fixture, point, routing_at(protocol, point, folder))
+        result[point.id] = (traffic.unique_bytes or 0, traffic.issued_bytes or 0)
+    return result
+
+
+def kernel_problems(protocol: Protocol) -> list[str]:
+    """What the registry has against the arms: unknown kernels, parameters that they do not take, the wrong clock or fixture."""
+    return [
+        f"arm[{index}].{problem}"
+        for index, arm in enumerate(protocol.arms)
+        if not arm.role.is_control
+        for problem in _arm_problems(protocol, arm)
+    ]
+
+
+def _arm_problems(protocol: Protocol, arm: Arm) -> list[str]:
+    if arm.kernel not in registry.KERNELS:
+        return [f'kernel: expected one of {", ".join(sorted(registry.KERNELS))}, found "{arm.kernel}"']
+    entry, problems = registry.entry(arm.kernel), []
+    fixture = "moe" if isinstance(protocol.fixture, MoeFixture) and arm.role is not Role.CEILING else "arrays"
+    if entry.clock != protocol.timing.clock:
+        problems.append(
+            f'kernel: {arm.kernel} is timed by clock "{entry.clock}", the protocol has "{protocol.timing.clock}"'
+        )
+    if entry.fixture != fixture:
+        problems.append(f'kernel: {arm.kernel} takes a fixture "{entry.fixture}", this arm gets "{fixture}"')
+    points = [point.id for point in protocol.points if arm.stands_at(point.id)]
+    found = {problem for point in points for problem in registry.param_problems(arm.kernel, arm.params_at(point))}
+    problems.extend(f"params.{problem}" for problem in sorted(found))
+    return problems

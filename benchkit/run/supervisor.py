@@ -1,0 +1,274 @@
+"""Starts one fresh worker per process pair, watches it, records how it ended, and seals the bundle. Imports no torch.
+
+Rules (results/README.md, "Processes that end badly"):
+1. A failed worker stays failed; one that ended together with the supervisor is interrupted and its pair is run again, at most three times.
+2. Nothing appears under the final name before the bundle is complete: the rename is the last step.
+3. A worker that finds another machine than the run needs ends the run, and its attempt is as if it had never been.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from benchkit.device.environment import git_state, machine_problems
+from benchkit.errors import BundleError, InterruptedRunError, MachineError
+from benchkit.fixture.traffic import asset_path
+from benchkit.plan import Plan, plan
+from benchkit.protocol.lock import LockedProtocol, load_locked, lock_path, utc_now
+from benchkit.run import ledger
+from benchkit.run.collect import build_bundle
+from benchkit.run.folder import MAX_ATTEMPTS, Attempt, Outcome, RunFolder, RunSettings
+from benchkit.run.worker import run_identity
+
+_POLL_S = 0.05
+_SCRIPT = "fake.toml"
+_MACHINE = 3
+
+
+class Progress(Protocol):
+    """Told how many samples of the run are written."""
+
+    def advance_to(self, samples: int) -> None:
+        """``samples`` rows of samples.parquet are written so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedRun:
+    """A bundle in its place, and which of its processes failed."""
+
+    folder: Path
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What the user asked for."""
+
+    out: Path
+    exploratory: bool
+    script: Path | None
+
+
+def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]:
+    """Make the working folder of a new run and write its start into the ledger.
+
+    Raises
+    ------
+    MachineError
+        This machine does not satisfy ``[build.require]`` and the run is not exploratory.
+    """
+    planned = plan(locked)
+    problems = [] if request.script else machine_problems(locked.protocol.require, locked.protocol.timing.clock)
+    if problems and not request.exploratory:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        raise MachineError(f"{locked.path}: this machine cannot run the protocol\n{lines}")
+    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    folder = RunFolder.at(request.out, locked.protocol.id, run_id)
+    folder.root.mkdir(parents=True)
+    shutil.copyfile(locked.path, folder.protocol_path)
+    shutil.copyfile(lock_path(locked.path), lock_path(folder.protocol_path))
+    for asset in locked.protocol.assets:
+        target = folder.root / asset.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(asset_path(locked.protocol, asset, locked.path.parent), target)
+    if request.script is not None:
+        shutil.copyfile(request.script, folder.root / _SCRIPT)
+    folder.write_settings(
+        RunSettings(
+            run_id=run_id,
+            protocol_name=str(locked.path),
+            exploratory=["started with --exploratory", *problems] if request.exploratory else [],
+            script=_SCRIPT if request.script else None,
+            git=git_state(Path(__file__).resolve().parent),
+            identity=None,
+        )
+    )
+    _note(folder, planned, "start")
+    return folder, planned
+
+
+def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, Plan]:
+    """Open the working folder of an interrupted run and write the resumption into the ledger."""
+    folder = RunFolder.at(out, locked.protocol.id, run_id)
+    if not folder.root.is_dir():
+        known = sorted(path.name[1:-8] for path in folder.root.parent.glob(".*.partial"))
+        raise BundleError(
+            f"{folder.root.parent}: no interrupted run {run_id}; "
+            + (f"there is {', '.join(known)}" if known else "there is none")
+        )
+    folder.settings()
+    own = load_locked(folder.protocol_path)
+    if own.digest != locked.digest:
+        raise BundleError(
+            f"{run_id} was started with protocol digest {own.digest}, found {locked.digest}; give the protocol that it was started with"
+        )
+    planned = plan(own)
+    _note(folder, planned, "resume")
+    return folder, planned
+
+
+def execute(folder: RunFolder, planned: Plan, *, finish: Callable[[Path], object], progress: Progress) -> SealedRun:
+    """Run every process that has not ended yet, then seal.
+
+    ``finish`` is called with the folder of the complete bundle before it gets its final name.
+    """
+    with _Signals():
+        for process in planned.processes:
+            done = process.index * planned.samples_per_process
+            _run_process(folder, planned, process.index, _Offset(progress, done))
+        progress.advance_to(len(planned.processes) * planned.samples_per_process)
+    settings = folder.settings()
+    final = folder.root.parent / settings.run_id
+    build_bundle(folder, planned, settings, finish).rename(final)
+    failed = [
+        a for process in planned.processes for a in folder.attempts(process.index)[-1:] if a.outcome.status == "failed"
+    ]
+    folder.remove()
+    return SealedRun(folder=final, failed=tuple(f"process {a.process}: {a.outcome.reason}" for a in failed))
+
+
+def _note(folder: RunFolder, planned: Plan, event: str) -> None:
+    run_id = folder.settings().run_id
+    ledger.append(folder.root.parent, run_id=run_id, protocol_digest=planned.locked.digest, event=event, status=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offset:
+    """Progress of one process within the run."""
+
+    progress: Progress
+    done: int
+
+    def advance_to(self, samples: int) -> None:
+        self.progress.advance_to(self.done + samples)
+
+
+def _run_process(folder: RunFolder, planned: Plan, process: int, progress: Progress) -> None:
+    attempts = folder.attempts(process)
+    for attempt in attempts:  # an attempt without an outcome ended with an earlier supervisor: say so for good
+        folder.finish(process, attempt.attempt, attempt.outcome)
+    if attempts and attempts[-1].outcome.status != "interrupted":
+        return
+    if len(attempts) >= MAX_ATTEMPTS:
+        last = attempts[-1].outcome
+        reason = f"interrupted in {len(attempts)} attempts"
+        folder.finish(process, attempts[-1].attempt, replace(last, status="failed", reason=reason))
+        return
+    _run_attempt(folder, planned, process, len(attempts), progress)
+
+
+def _run_attempt(folder: RunFolder, planned: Plan, process: int, attempt: int, progress: Progress) -> None:
+    started = utc_now()
+    folder.begin(process, attempt, started)
+    command = [sys.executable, "-m", "benchkit.run.worker", str(folder.root), str(process), str(attempt)]
+    with folder.log_path(process, attempt).open("wb") as log:
+        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        try:
+            code = _wait(worker, folder, process, attempt, planned.protocol.schedule.watchdog_s, progress)
+        except BaseException:
+            _kill(worker)
+            raise
+    ended = folder.attempts(process)[-1]
+    if code == _MACHINE and ended.records.end is None:
+        message = _last_line(folder.log_path(process, attempt))
+        folder.forget(process, attempt)
+        raise MachineError(message)
+    outcome = Outcome(status="ok", reason=None, started_utc=started, ended_utc=utc_now())
+    if ended.records.end is None:
+        outcome = replace(outcome, status="failed", reason=_why(code, folder, process, attempt, planned))
+    elif ended.records.end.status != "ok":
+        outcome = replace(outcome, status="failed", reason=ended.records.end.reason)
+    folder.finish(process, attempt, outcome)
+    _keep_identity(folder, ended)
+
+
+def _wait(
+    worker: subprocess.Popen[bytes], folder: RunFolder, process: int, attempt: int, watchdog_s: int, progress: Progress
+) -> int | None:
+    """Wait for the worker and report its progress; None where the watchdog ended it."""
+    end = time.monotonic() + watchdog_s
+    counter = _SampleCounter(folder.records_path(process, attempt))
+    while worker.poll() is None:
+        if time.monotonic() > end:
+            _kill(worker)
+            return None
+        progress.advance_to(counter.count())
+        time.sleep(_POLL_S)
+    return worker.returncode
+
+
+class _SampleCounter:
+    """Counts the sample rows in a worker's file as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rows = 0
+
+    def count(self) -> int:
+        """Rows so far."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+            complete = data.rfind(b"\n") + 1
+            self._offset += complete
+            for line in data[:complete].splitlines():
+                if line.startswith(b'{"kind":"rows","table":"samples"'):
+                    self._rows += line.count(b"],[") + 1
+        return self._rows
+
+
+def _kill(worker: subprocess.Popen[bytes]) -> None:
+    """End the worker and everything that it started."""
+    if worker.poll() is None:
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.wait()
+
+
+def _why(code: int | None, folder: RunFolder, process: int, attempt: int, planned: Plan) -> str:
+    if code is None:
+        return f"watchdog: the process took longer than {planned.protocol.schedule.watchdog_s} s"
+    if code < 0:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}: {_last_line(folder.log_path(process, attempt))}"
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _keep_identity(folder: RunFolder, ended: Attempt) -> None:
+    """Remember what the first process ran on, so that a resumed run can demand the same."""
+    settings = folder.settings()
+    if settings.identity is None and ended.records.header is not None:
+        environment = json.loads(ended.records.header.environment)
+        folder.write_settings(replace(settings, identity=run_identity(environment)))
+
+
+class _Signals:
+    """Turns SIGTERM and SIGHUP into an interruption while workers run, as Ctrl-C is one."""
+
+    _CAUGHT: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGHUP)
+
+    def __enter__(self) -> None:
+        self._old = {number: signal.signal(number, _interrupt) for number in self._CAUGHT}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise InterruptedRunError(f"stopped by {signal.Signals(number).name}")

@@ -1,0 +1,104 @@
+"""``benchkit check``, ``plan`` and ``protocols``: what a protocol would do, without doing it and without torch."""
+
+from pathlib import Path
+
+from benchkit.device.environment import machine_problems
+from benchkit.errors import DataError, LockError, MachineError, ProtocolError
+from benchkit.fixture.traffic import asset_path, routing_at
+from benchkit.plan import Plan, plan
+from benchkit.protocol.lock import load_locked, lock_path
+from benchkit.protocol.model import Protocol
+from benchkit.protocol.parse import read_protocol
+from benchkit.run.locking import kernel_problems
+
+_START_S = 4.0  # imports, inputs and correctness of one process, roughly
+
+
+def check_protocol(path: Path) -> list[str]:
+    """Lines that say what is right; whatever is wrong is raised.
+
+    Raises
+    ------
+    ProtocolError, LockError
+        The protocol or its lock is wrong.
+    MachineError
+        They are right, but this machine cannot run them.
+    """
+    protocol = read_protocol(path)
+    problems = kernel_problems(protocol)
+    if problems:
+        raise ProtocolError(problems, str(path))
+    for asset in protocol.assets:
+        asset_path(protocol, asset, path.parent)
+    for point in protocol.points:
+        routing_at(protocol, point, path.parent)
+    lines = [f"{path}: {protocol.id}: {len(protocol.arms)} arms at {len(protocol.points)} points, no problem found"]
+    planned = plan(load_locked(path))
+    lines.append(f"{lock_path(path)}: belongs to it, locked at {planned.locked.lock.locked_utc}")
+    found = machine_problems(protocol.require, protocol.timing.clock)
+    if found:
+        raise MachineError("\n".join([*lines, f"{path}: this machine cannot run it", *(f"  {line}" for line in found)]))
+    lines.append("this machine can run it")
+    return lines
+
+
+def describe_plan(path: Path, process: int) -> list[str]:
+    """The order of one process, and the size of the whole run."""
+    planned = plan(load_locked(path))
+    if process >= len(planned.processes):
+        raise DataError(f"--process {process}: the plan has processes 0 to {len(planned.processes) - 1}")
+    protocol = planned.protocol
+    lines = [
+        f"{protocol.id}: {len(planned.processes)} process pairs x {planned.samples_per_process} samples, "
+        f"{protocol.schedule.blocks} blocks of {protocol.timing.samples_per_block} per arm and point",
+        _estimate(planned),
+        f"process {process}:",
+    ]
+    for point in planned.processes[process].points:
+        traffic = planned.locked.lock.bytes_by_point[point.point.id]
+        lines.append(f"  {point.point.id}  (unique {traffic[0]} bytes, issued {traffic[1]} bytes a call)")
+        for block in point.blocks:
+            name = "warm-up" if block.is_warmup else f"block {block.index}"
+            lines.append(f"    {name:9}{block.samples} x each: {' '.join(block.arms)}")
+    return lines
+
+
+def _estimate(planned: Plan) -> str:
+    """The time that the bytes take at a nominal bandwidth, plus the start of each process; and the watchdog's bound."""
+    protocol = planned.protocol
+    host = protocol.timing.clock == "host"
+    bandwidth = 10e9 if host else float(protocol.timing.peak_gb_per_s or 2000) * 1e9
+    per_arm = protocol.warmup.samples + protocol.schedule.blocks * protocol.timing.samples_per_block
+    seconds = 0.0
+    for point in protocol.points:
+        unique, _ = planned.locked.lock.bytes_by_point[point.id]
+        seconds += sum(
+            per_arm * arm.calls_per_sample * (arm.ceiling_bytes or unique) / bandwidth
+            for arm in protocol.arms_at(point.id)
+        )
+        seconds += protocol.warmup.ramp_ms / 1000
+    per_process = _START_S + 2 * seconds
+    return (
+        f"estimate: about {per_process:.0f} s a process, {per_process * len(planned.processes) / 60:.1f} min in all "
+        f"(bytes at {bandwidth / 1e9:g} GB/s, twice, plus start-up); at most {protocol.schedule.watchdog_s} s a process"
+    )
+
+
+def list_protocols(folder: Path) -> list[str]:
+    """One line a protocol file."""
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise DataError(f"{folder}: expected protocol files (*.toml), found none")
+    return [_protocol_line(path) for path in paths]
+
+
+def _protocol_line(path: Path) -> str:
+    try:
+        protocol: Protocol = read_protocol(path)
+    except ProtocolError as error:
+        return f"{path}  {len(error.problems)} problem(s): run benchkit check {path}"
+    try:
+        state = f"locked {load_locked(path).lock.locked_utc}"
+    except LockError:
+        state = "not locked"
+    return f"{path}  {state}  {protocol.title}"

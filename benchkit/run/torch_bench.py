@@ -1,0 +1,119 @@
+"""The real bench: inputs by seed, kernels of the registry, the host or a CUDA device. Imports torch; only workers load it.
+
+Rules:
+1. Weights are made once per process and shared by all arms and points; every arm has its own scratch and output.
+2. The device follows from the protocol's clock: ``host`` runs on the CPU, ``cuda-event`` on the CUDA device.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchkit.device.binaries import loaded_binaries
+from benchkit.device.host import HostDevice
+from benchkit.device.ports import Device
+from benchkit.fixture.arrays import ArrayInputs, arrays_sha256, make_arrays
+from benchkit.fixture.layer import MoeInputs, MoeWeights, fixture_sha256, make_inputs, make_weights
+from benchkit.fixture.traffic import routing_at
+from benchkit.kernels import registry
+from benchkit.kernels.contract import PreparedArm, Support
+from benchkit.kernels.reference import compare
+from benchkit.protocol.model import Arm, ArraysFixture, Point, Protocol, Role
+from benchkit.run.bench import Accuracy
+from benchkit.units import MIB, FloatArray
+
+_HOST_PACKAGES = ("torch", "numpy")
+_CUDA_PACKAGES = (*_HOST_PACKAGES, "triton", "cuda-core", "cuda-bindings", "nvidia-ml-py")
+_CEILING_SEED = 0
+
+
+class TorchBench:
+    """Inputs and arms as torch tensors on the protocol's device."""
+
+    def __init__(self, protocol: Protocol, *, folder: Path, digest_cache: Path) -> None:
+        self._protocol = protocol
+        self._folder = folder
+        self._digest_cache = digest_cache
+        self._on_cuda = protocol.timing.clock == "cuda-event"
+        self.device: Device = _cuda_device(protocol) if self._on_cuda else HostDevice()
+        self._weights: MoeWeights | None = None
+        self._points: dict[str, MoeInputs | ArrayInputs] = {}
+        self._ceilings: dict[int, ArrayInputs] = {}
+
+    def packages(self) -> Sequence[str]:
+        """torch and what stands around it."""
+        return _CUDA_PACKAGES if self._on_cuda else _HOST_PACKAGES
+
+    def threads(self) -> int:
+        """torch's threads."""
+        return int(torch.get_num_threads())
+
+    def arm(self, arm: Arm, point: Point) -> PreparedArm | Support:
+        """The registry's kernel, prepared on the point's inputs (a ceiling: on arrays of its own size)."""
+        if arm.role is Role.CEILING and arm.ceiling_bytes is not None:
+            inputs: MoeInputs | ArrayInputs = self._ceiling_inputs(arm.ceiling_bytes)
+        else:
+            inputs = self._inputs(point)
+        with torch.inference_mode():
+            return registry.prepare(arm.kernel, inputs, arm.params_at(point.id))
+
+    def accuracy(self, output: FloatArray, expected: FloatArray) -> Accuracy:
+        """The metrics of ``benchkit.kernels.reference``."""
+        return Accuracy(**asdict(compare(output, expected)))
+
+    def fixture_sha256(self) -> str:
+        """Digest of the layer and its inputs, or of the arrays of every point."""
+        moe = {name: inputs for name, inputs in self._points.items() if isinstance(inputs, MoeInputs)}
+        if self._weights is not None:
+            return fixture_sha256(self._weights, moe)
+        digest = hashlib.sha256()
+        for name, inputs in sorted(self._points.items()):
+            if isinstance(inputs, ArrayInputs):
+                digest.update(f"{name} {arrays_sha256(inputs)}\n".encode())
+        return digest.hexdigest()
+
+    def binaries(self) -> Mapping[str, str]:
+        """Loaded shared objects of torch, CUDA, NVRTC, Triton and vLLM."""
+        return loaded_binaries(self._digest_cache)
+
+    def _inputs(self, point: Point) -> MoeInputs | ArrayInputs:
+        if point.id not in self._points:
+            self._points[point.id] = self._make_inputs(point)
+        return self._points[point.id]
+
+    def _make_inputs(self, point: Point) -> MoeInputs | ArrayInputs:
+        fixture, device = self._protocol.fixture, "cuda" if self._on_cuda else "cpu"
+        if isinstance(fixture, ArraysFixture):
+            size = point.integer("mib") * MIB
+            return make_arrays(seed=fixture.seed, bytes=size, copies=fixture.copies, device=device)
+        if self._weights is None:
+            self._weights = make_weights(
+                seed=fixture.weight_seed,
+                experts=fixture.experts,
+                hidden=fixture.hidden,
+                intermediate=fixture.intermediate,
+                copies=fixture.copies,
+                device=device,
+                weight_format=fixture.weight_format,
+            )
+        routing = routing_at(self._protocol, point, self._folder)
+        if routing is None:
+            raise ValueError(f"{point.id}: a moe fixture has a routing")
+        return make_inputs(self._weights, routing)
+
+    def _ceiling_inputs(self, size: int) -> ArrayInputs:
+        if size not in self._ceilings:
+            device = "cuda" if self._on_cuda else "cpu"
+            copies = self._protocol.fixture.copies
+            self._ceilings[size] = make_arrays(seed=_CEILING_SEED, bytes=size, copies=copies, device=device)
+        return self._ceilings[size]
+
+
+def _cuda_device(protocol: Protocol) -> Device:
+    from benchkit.device.cuda import CudaDevice
+
+    device: Device = CudaDevice(launch=protocol.timing.launch, cache=protocol.timing.cache)
+    return device

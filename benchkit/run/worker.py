@@ -1,0 +1,304 @@
+"""One process pair, in a process of its own: ``python -m benchkit.run.worker FOLDER PROCESS ATTEMPT``.
+
+Order: environment -> inputs and support -> correctness of every arm at every point, before any timing -> per point: timers, one replay each (checked
+again where a graph is replayed), ramp, recorded warm-up, blocks of samples with telemetry around each arm's samples.
+
+Rules:
+1. The worker reads the run's own copies of protocol and lock and writes only its own records.
+2. A wrong output ends the process as failed before anything is timed; nothing is retried.
+3. Exit codes: 0 ended by itself (its end line says how), 3 this machine is not what the run needs; anything else is a failure whose reason is the
+   last line of the log.
+"""
+
+import ctypes
+import hashlib
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
+from benchkit.device.fake import read_script
+from benchkit.device.ports import Reading, Timer
+from benchkit.errors import BenchkitError, MachineError, WorkerError
+from benchkit.kernels import registry
+from benchkit.kernels.contract import PreparedArm, Support
+from benchkit.plan import PlannedBlock, PlannedPoint, plan
+from benchkit.protocol.lock import load_locked
+from benchkit.protocol.model import Arm, Point, Protocol, Role
+from benchkit.run.bench import Bench
+from benchkit.run.fake_bench import FakeBench
+from benchkit.run.folder import RunFolder, RunSettings
+from benchkit.run.records import End, Header, RecordWriter
+from benchkit.units import NS_PER_MS
+
+DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyArm:
+    """An arm that is supported at a point."""
+
+    arm: Arm
+    prepared: PreparedArm
+
+
+class Worker:
+    """Runs the planned work of one process on a bench and writes what happens."""
+
+    def __init__(self, protocol: Protocol, bench: Bench, writer: RecordWriter) -> None:
+        self._protocol = protocol
+        self._bench = bench
+        self._writer = writer
+        self._seq = 0
+
+    def run(self, points: tuple[PlannedPoint, ...], settings: RunSettings) -> None:
+        """Everything, in order."""
+        ready = {planned.point.id: self._prepare(planned.point) for planned in points}
+        self._write_header(settings, ready)
+        for planned in points:
+            for arm in _supported(ready[planned.point.id]):
+                self._check(arm, planned.point, stage="eager")
+                self._repeat(arm, planned.point)
+        for planned in points:
+            self._time_point(planned, _supported(ready[planned.point.id]))
+
+    def _prepare(self, point: Point) -> tuple[ReadyArm | tuple[Arm, Support], ...]:
+        result: list[ReadyArm | tuple[Arm, Support]] = []
+        for arm in self._protocol.arms_at(point.id):
+            prepared = self._bench.arm(arm, point)
+            if isinstance(prepared, Support):
+                result.append((arm, prepared))
+            else:
+                result.append(ReadyArm(arm=arm, prepared=prepared))
+        return tuple(result)
+
+    def _write_header(
+        self, settings: RunSettings, ready: Mapping[str, tuple[ReadyArm | tuple[Arm, Support], ...]]
+    ) -> None:
+        protocol, bench = self._protocol, self._bench
+        record = environment_record(
+            bench.device.describe(),
+            packages=bench.packages(),
+            sources=arm_sources(protocol),
+            git=settings.git,
+            threads=bench.threads(),
+        )
+        binaries = dict(bench.binaries())
+        for arms in ready.values():
+            for arm in _supported(arms):
+                binaries |= arm.prepared.binaries
+        problems = record_problems(protocol.require, record, binaries)
+        identity = run_identity(record)
+        if settings.identity is not None and identity != settings.identity:
+            raise MachineError(
+                f"a resumed run needs the machine that it was started on: expected {dict(settings.identity)}, found {identity}"
+            )
+        if problems and not settings.exploratory:
+            raise MachineError("the build is not the required one: " + "; ".join(problems))
+        unsupported = [
+            [point, entry[0].name, str(entry[1].reason)]
+            for point, arms in ready.items()
+            for entry in arms
+            if isinstance(entry, tuple)
+        ]
+        self._writer.header(
+            Header(
+                environment=environment_json(record),
+                environment_sha256=environment_sha256(record),
+                fixture_sha256=bench.fixture_sha256(),
+                clock=protocol.timing.clock,
+                launch=protocol.timing.launch,
+                event_order=protocol.timing.event_order,
+                clock_tick_ns=bench.device.clock_tick_ns,
+                l2_bytes=bench.device.l2_bytes,
+                copies={point.id: protocol.fixture.copies for point in protocol.points},
+                unsupported=unsupported,
+                binaries=dict(sorted(binaries.items())),
+                problems=problems,
+            )
+        )
+
+    def _check(self, ready: ReadyArm, point: Point, *, stage: str) -> None:
+        """The correctness gate: compare the output of the last call with every locked truth."""
+        arm, prepared = ready.arm, ready.prepared
+        if stage == "eager":
+            prepared.poison()
+            prepared.call(0)
+        self._bench.device.synchronize()
+        output = prepared.output()
+        digest = hashlib.sha256(prepared.output_bytes()).hexdigest()
+        rows, failure = [], None
+        for truth in self._protocol.truths:
+            found = self._bench.accuracy(output, prepared.expected(truth))
+            rows.append(
+                [point.id, arm.name, truth, stage, found.min_cosine, found.max_abs_error, found.rel_error, digest]
+            )
+            tolerance = arm.tolerance
+            right = found.min_cosine >= tolerance.min_cosine and found.rel_error <= tolerance.max_rel_error
+            if truth == tolerance.truth and not right:
+                failure = (
+                    f"correctness ({stage}): {arm.name} at {point.id}: expected min_cosine >= {tolerance.min_cosine} and "
+                    f"rel_error <= {tolerance.max_rel_error}, found {found.min_cosine:.9g} and {found.rel_error:.3g}"
+                )
+        self._writer.rows("correctness", rows)
+        if failure is not None:
+            raise WorkerError(failure)
+
+    def _repeat(self, ready: ReadyArm, point: Point) -> None:
+        """Repeat the same call where repeats are locked, and keep the digest of every output."""
+        rows = []
+        for repeat in range(self._protocol.repeats):
+            ready.prepared.poison()
+            ready.prepared.call(0)
+            self._bench.device.synchronize()
+            digest = hashlib.sha256(ready.prepared.output_bytes()).hexdigest()
+            rows.append([point.id, ready.arm.name, repeat, None, digest])
+        self._writer.rows("repeats", rows)
+
+    def _time_point(self, planned: PlannedPoint, ready: tuple[ReadyArm, ...]) -> None:
+        point = planned.point
+        arms = {entry.arm.name: entry for entry in ready}
+        timers = {name: self._timer(entry) for name, entry in arms.items()}
+        if self._protocol.timing.launch == "graph":
+            for name, entry in arms.items():
+                entry.prepared.poison()
+                timers[name].run()
+                self._check(entry, point, stage="replay")
+        self._writer.rows("kernels", [row for entry in ready for row in self._kernel_rows(entry, point)])
+        baseline = self._protocol.baseline.name
+        if baseline in timers:
+            self._ramp(timers[baseline])
+        doses: dict[str, int] = {}
+        for block in planned.blocks:
+            durations = self._time_block(block, point, arms, timers, doses)
+            if block.is_warmup and baseline in durations:
+                dose = round(DOSE * self._protocol.statistics.margin * statistics.median(durations[baseline]))
+                doses = {name: dose for name, entry in arms.items() if entry.arm.role is Role.POSITIVE_CONTROL}
+
+    def _timer(self, ready: ReadyArm) -> Timer:
+        return self._bench.device.timer(
+            ready.prepared.call,
+            calls=ready.arm.calls_per_sample,
+            copies=self._protocol.fixture.copies,
+            with_delay=ready.arm.role is Role.POSITIVE_CONTROL,
+        )
+
+    def _kernel_rows(self, ready: ReadyArm, point: Point) -> list[list[Any]]:
+        return [
+            [
+                point.id,
+                ready.arm.name,
+                position,
+                kernel.name,
+                ",".join(map(str, kernel.grid)),
+                ",".join(map(str, kernel.block)),
+                kernel.registers,
+                kernel.shared_bytes,
+                ready.prepared.scratch_bytes,
+            ]
+            for position, kernel in enumerate(self._bench.device.kernels(ready.prepared.call))
+        ]
+
+    def _ramp(self, timer: Timer) -> None:
+        end = time.perf_counter_ns() + self._protocol.warmup.ramp_ms * NS_PER_MS
+        while time.perf_counter_ns() < end:
+            timer.run()
+
+    def _time_block(
+        self,
+        block: PlannedBlock,
+        point: Point,
+        arms: Mapping[str, ReadyArm],
+        timers: Mapping[str, Timer],
+        doses: Mapping[str, int],
+    ) -> dict[str, list[int]]:
+        """All samples of one block (or of the warm-up); returns the durations by arm."""
+        durations: dict[str, list[int]] = {}
+        for name in block.arms:
+            if name not in timers:
+                continue  # unsupported here, and said so in the header
+            injected, calls = doses.get(name, 0), arms[name].arm.calls_per_sample
+            before = self._bench.device.reading()
+            rows: list[list[Any]] = []
+            for sample in range(block.samples):
+                timing = timers[name].sample(injected_ns=injected)
+                place = [point.id, block.index, name, sample, self._seq, block.is_warmup, calls]
+                host = [timing.host_start_ns, timing.host_end_ns, timing.post_sync_ns]
+                rows.append([*place, timing.duration_ns, *host, injected, timing.blocked])
+                self._seq += 1
+            durations[name] = [row[7] for row in rows]
+            self._writer.rows("samples", rows)
+            if not block.is_warmup:
+                place = [point.id, block.index, name]
+                edges = (("before", before), ("after", self._bench.device.reading()))
+                self._writer.rows("telemetry", [_telemetry(place, edge, at) for edge, at in edges if at is not None])
+        return durations
+
+
+def _supported(arms: tuple[ReadyArm | tuple[Arm, Support], ...]) -> tuple[ReadyArm, ...]:
+    return tuple(entry for entry in arms if isinstance(entry, ReadyArm))
+
+
+def _telemetry(place: list[Any], edge: str, at: Reading) -> list[Any]:
+    clocks = [at.sm_clock_mhz, at.memory_clock_mhz]
+    return [*place, edge, *clocks, at.temperature_c, at.power_w, at.throttle_reasons]
+
+
+def arm_sources(protocol: Protocol) -> dict[str, str]:
+    """Source digest of every arm's kernel."""
+    return {arm.name: registry.source_digest(arm.kernel) for arm in protocol.arms}
+
+
+def run_identity(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a resumed run must find again: device, GPU, driver, sources."""
+    gpu = record["gpu"]
+    return {
+        "device": record["device"],
+        "gpu_uuid": gpu["uuid"] if gpu else None,
+        "driver": record["driver"],
+        "sources": record["sources"],
+    }
+
+
+def _die_with_parent() -> None:
+    """On Linux, have the kernel end this process when the supervisor dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, process: int) -> Bench:
+    if settings.script is not None:
+        return FakeBench(protocol, read_script(folder.root / settings.script), process=process)
+    from benchkit.run.torch_bench import TorchBench
+
+    return TorchBench(protocol, folder=folder.root, digest_cache=folder.digest_cache)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one attempt of one process; see the module's rules for the exit codes."""
+    _die_with_parent()
+    folder, process, attempt = RunFolder(Path(arguments[0])), int(arguments[1]), int(arguments[2])
+    settings = folder.settings()
+    locked = load_locked(folder.protocol_path)
+    planned = plan(locked).processes[process]
+    with RecordWriter(folder.records_path(process, attempt)) as writer:
+        try:
+            bench = _make_bench(locked.protocol, settings, folder, process)
+            Worker(locked.protocol, bench, writer).run(planned.points, settings)
+        except MachineError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        except BenchkitError as error:
+            writer.end(End(status="failed", reason=str(error)))
+            return 0
+        writer.end(End(status="ok", reason=None))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

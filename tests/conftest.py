@@ -1,0 +1,51 @@
+"""Bundles of scripted runs that many tests share, made once a session by the real command line."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+
+
+def benchkit(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the ``benchkit`` command in a process of its own."""
+    command = [sys.executable, "-m", "benchkit.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def scripted_run(protocol: str, script: str, out: Path) -> Path:
+    """A sealed bundle of ``tests/data/<protocol>.toml`` run by ``tests/data/<script>.toml``."""
+    done = benchkit("run-protocol", DATA / f"{protocol}.toml", "--synthetic", DATA / f"{script}.toml", "--out", out)
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("bundle: "))
+    return Path(line.removeprefix("bundle: "))
+
+
+@pytest.fixture(scope="session")
+def fake_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scripted bundle on the host clock (never change it: copy it)."""
+    return scripted_run("host", "fake-host", tmp_path_factory.mktemp("host"))
+
+
+@pytest.fixture(scope="session")
+def fake_cuda_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scripted bundle on the event clock, with peak, telemetry and kernels (never change it: copy it)."""
+    return scripted_run("cuda", "fake-cuda", tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def bundle_copy(tmp_path: Path, fake_bundle: Path) -> Path:
+    """A copy of ``fake_bundle`` that a test may damage."""
+    target = tmp_path / fake_bundle.name
+    shutil.copytree(fake_bundle, target)
+    return target
+
+
+@pytest.fixture
+def run_benchkit() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The ``benchkit`` command."""
+    return benchkit
