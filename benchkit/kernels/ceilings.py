@@ -18,7 +18,7 @@ from benchkit.units import FloatArray
 _SEGMENTS = 64  # of a copy's check
 
 
-def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:  # noqa: ARG001 - takes none
+def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
     """``target.copy_(source)``. Its output: per segment the share of elements with exactly the source's bits."""
     unsupported = _unsupported(inputs)
     if unsupported is not None:
@@ -32,8 +32,9 @@ def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support: 
             inputs.targets[copy].copy_(inputs.sources[copy])
 
     def poison() -> None:
-        for target in inputs.targets:
-            target.fill_(float("nan"))
+        with torch.inference_mode():
+            for target in inputs.targets:
+                target.fill_(float("nan"))
 
     def output() -> FloatArray:
         same = inputs.targets[last].view(torch.int32) == inputs.sources[last].view(torch.int32)
@@ -43,7 +44,7 @@ def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support: 
         call=call,
         output=output,
         poison=poison,
-        expected=lambda truth: np.ones(_segments(inputs)),  # noqa: ARG005 - one truth
+        expected=lambda truth: np.ones(_segments(inputs)),
         output_bytes=lambda: tensor_bytes(inputs.targets[last]),
         scratch_bytes=0,
     )
@@ -66,10 +67,14 @@ def prepare_read(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
         with torch.inference_mode():
             torch.mv(views[copy], ones, out=sums)
 
+    def poison() -> None:
+        with torch.inference_mode():
+            sums.fill_(float("nan"))
+
     return PreparedArm(
         call=call,
         output=lambda: _float64(sums),
-        poison=lambda: sums.fill_(float("nan")),
+        poison=poison,
         expected=_once(lambda: _float64(views[0].sum(dim=1, dtype=torch.float64))),
         output_bytes=lambda: tensor_bytes(sums),
         scratch_bytes=int(ones.nbytes),
@@ -80,7 +85,7 @@ def _once(make: Callable[[], FloatArray]) -> Callable[[str], FloatArray]:
     """``expected`` for arms with one truth, computed when first asked for."""
     made: list[FloatArray] = []
 
-    def expected(truth: str) -> FloatArray:  # noqa: ARG001 - one truth
+    def expected(truth: str) -> FloatArray:
         if not made:
             made.append(make())
         return made[0]

@@ -32,7 +32,7 @@ def prepare_expert_centric(inputs: MoeInputs, params: Params) -> PreparedArm | S
     return _prepared(inputs, arm, arm.output, arm.buffers)
 
 
-def prepare_output_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:  # noqa: ARG001 - takes none
+def prepare_output_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
     """Outputs accumulate their routed experts; no parameters."""
     unsupported = _unsupported(inputs)
     if unsupported is not None:
@@ -167,10 +167,14 @@ def _prepared(
         values: FloatArray = output.double().numpy()
         return values
 
+    def poison() -> None:
+        with torch.inference_mode():  # the output may have been made in it
+            output.fill_(float("nan"))
+
     return PreparedArm(
         call=call,
         output=read,
-        poison=lambda: output.fill_(float("nan")),
+        poison=poison,
         expected=expected,
         output_bytes=lambda: tensor_bytes(output),
         scratch_bytes=sum(buffer.nbytes for buffer in buffers),

@@ -60,6 +60,18 @@ class KernelEntry:
     params: Mapping[str, Param] = field(default_factory=dict)
 
 
+_CUDA_CEILING_SOURCES = ("cuda_source.py", "kernels/ceilings.cu", "kernels/ceilings_cuda.py")
+_CUDA_CEILING_PARAMS = {  # which of them go together says benchkit.kernels.ceilings_cuda.parse_shapes
+    "method": Param(kind=str, required=False),
+    "ctas_per_sm": Param(kind=int, required=True, least=0),
+    "streaming": Param(kind=bool, required=False),
+    "threads": Param(kind=int, required=False, least=32),
+    "unroll": Param(kind=int, required=False, least=1),
+    "warps": Param(kind=int, required=False, least=1),
+    "stages": Param(kind=int, required=False, least=2),
+    "tile_bytes": Param(kind=int, required=False, least=512),
+}
+
 KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
     {
         "cpu_expert_centric": KernelEntry(
@@ -97,14 +109,16 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             function="prepare_copy",
             clock="cuda-event",
             fixture="arrays",
-            sources=("kernels/ceilings_cuda.py",),
+            sources=_CUDA_CEILING_SOURCES,
+            params=_CUDA_CEILING_PARAMS,
         ),
         "cuda_read": KernelEntry(
             module="benchkit.kernels.ceilings_cuda",
             function="prepare_read",
             clock="cuda-event",
             fixture="arrays",
-            sources=("kernels/ceilings_cuda.py",),
+            sources=_CUDA_CEILING_SOURCES,
+            params=_CUDA_CEILING_PARAMS,
         ),
     }
 )

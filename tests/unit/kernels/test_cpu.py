@@ -141,3 +141,11 @@ def test_rows_skip_experts_without_routes():
     row_tokens, route_rows, experts, sizes = align([0, 1024, 1024, 5], 2, 16)
     assert (len(row_tokens), experts, sizes) == (48, [0, 5, 1024], [16, 16, 16])
     assert route_rows == [0, 32, 33, 16]
+
+
+@pytest.mark.parametrize(("kernel", "params"), ARMS)
+def test_an_arm_prepared_in_inference_mode_is_right_outside(kernel, params):
+    weights = make_weights(seed=1, experts=8, hidden=16, intermediate=8, copies=1)
+    with torch.inference_mode():
+        arm = prepared(kernel, params, make_inputs(weights, route("uniform", 5, 3, 8, 2)))
+    check(arm, 1)

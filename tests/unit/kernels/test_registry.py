@@ -80,3 +80,10 @@ def test_the_table_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_every_source_exists_and_names_its_module():
+    root = Path(benchkit.__file__).parent
+    for kernel, line in registry.KERNELS.items():
+        assert line.module.replace(".", "/").removeprefix("benchkit/") + ".py" in line.sources
+        assert all((root / path).is_file() for path in line.sources), kernel
