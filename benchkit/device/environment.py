@@ -26,8 +26,8 @@ from benchkit.device import telemetry
 from benchkit.errors import MachineError
 
 # Distribution -> the module whose version counts, where the names differ.
-MODULES: Mapping[str, str] = {"nvidia-ml-py": "pynvml", "cuda-core": "cuda.core", "cuda-bindings": "cuda.bindings"}
-CUDA_PACKAGES = ("torch", "cuda-core", "nvidia-ml-py")  # what the clock `cuda-event` needs
+MODULES: Mapping[str, str] = {"nvidia-ml-py": "pynvml", "cuda-bindings": "cuda.bindings", "cuda-core": "cuda.core"}
+CUDA_PACKAGES = ("torch", "cuda-bindings", "nvidia-ml-py")  # what the clock `cuda-event` needs
 DEVICE_KEYS = ("device", "driver", "cuda_runtime", "cuda_driver_max", "gpu")
 
 

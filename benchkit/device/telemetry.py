@@ -2,7 +2,7 @@
 
 Rules:
 1. A reading is of one moment; nothing is averaged or smoothed.
-2. A GPU is found by its UUID, never by its index: ``CUDA_VISIBLE_DEVICES`` renumbers indices for CUDA, not for NVML.
+2. A GPU is found by its UUID or PCI bus id, never by torch's index: ``CUDA_VISIBLE_DEVICES`` renumbers indices for CUDA, not for NVML.
 3. A machine that refuses one of the readings has no telemetry at all: a made-up number would look like a result.
 """
 
@@ -122,14 +122,18 @@ def _nvml() -> Any:
     return nvml
 
 
-def open_by_uuid(uuid: str) -> GpuTelemetry:
-    """Telemetry of the GPU with this UUID (with or without ``GPU-``)."""
+def open_by_uuid(uuid: str, pci_bus_id: str | None = None) -> GpuTelemetry:
+    """Telemetry of the GPU with this UUID (with or without ``GPU-``), else of the one at this PCI bus id."""
     nvml = _nvml()
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(nvml_uuid(uuid))
+        return GpuTelemetry(nvml, nvml.nvmlDeviceGetHandleByUUID(nvml_uuid(uuid)))
     except nvml.NVMLError as error:
-        raise MachineError(f"expected NVML to know the GPU {nvml_uuid(uuid)}, found: {error}") from error
-    return GpuTelemetry(nvml, handle)
+        if pci_bus_id is None:
+            raise MachineError(f"expected NVML to know the GPU {nvml_uuid(uuid)}, found: {error}") from error
+    try:
+        return GpuTelemetry(nvml, nvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id))
+    except nvml.NVMLError as error:
+        raise MachineError(f"expected NVML to know the GPU {nvml_uuid(uuid)} ({pci_bus_id}), found: {error}") from error
 
 
 def open_first_visible() -> GpuTelemetry:
