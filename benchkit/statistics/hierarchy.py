@@ -104,8 +104,8 @@ def optimal_repetitions(variances: LevelVariances, *, costs: Sequence[float]) ->
     -------
     tuple of float or None
         ``r_i = sqrt(c_{i+1} / c_i  T_i^2 / T_{i+1}^2)``, to be rounded up; None where the level above shows no variance
-        of its own, so that repeating it brings nothing that repeating this one does not; at least 1 where this level
-        shows none.
+        of its own, so that repeating it brings nothing that repeating this one does not; 0 where this level shows none:
+        one repetition is enough.
     """
     own = variances.unbiased
     if len(costs) != len(own) or not min(costs) > 0.0:

@@ -154,15 +154,21 @@ def paired_interval(values: ArrayLike, *, margin: float, alpha_one_sided: float)
 
 
 def guarded_interval(
-    candidate: ArrayLike, baseline: ArrayLike, *, quantum: float, margin: float, alpha_one_sided: float
+    candidate: ArrayLike,
+    baseline: ArrayLike,
+    *,
+    candidate_quantum: float,
+    baseline_quantum: float,
+    margin: float,
+    alpha_one_sided: float,
 ) -> RatioInterval:
-    """Interval that stays right when the timer rounds to multiples of ``quantum``.
+    """Interval that stays right when the timer rounds to multiples of a quantum.
 
     Parameters
     ----------
     candidate, baseline:
         Process medians per call, one per process pair.
-    quantum:
+    candidate_quantum, baseline_quantum:
         q' = resolution of one call's latency, ``q / calls``, in the medians' unit.
     margin, alpha_one_sided:
         As for :func:`paired_interval`.
@@ -170,19 +176,21 @@ def guarded_interval(
     Notes
     -----
     Rounding is monotone, so a true median lies within q'/2 of the recorded one. The upper bound (and p_non_inferior and
-    p_superior) comes from ``log((m_c + q'/2) / (m_b - q'/2))``, the lower bound from ``log((m_c - q'/2) / (m_b + q'/2))``;
-    ratio and p_differs from the plain log ratios. Equal plain log ratios have no spread to guard: [ratio, ratio].
+    p_superior) comes from ``log((m_c + q'/2) / (m_b - q'/2))``, the lower bound from
+    ``log((m_c - q'/2) / (m_b + q'/2))``; ratio and p_differs from the plain log ratios. Equal plain log ratios have no
+    spread to guard: [ratio, ratio], and not ``guarded``.
     """
     check_alpha(alpha_one_sided)
     check_margin(margin)
-    if not 0.0 <= quantum < math.inf:
-        raise ValueError(f"quantum: expected a finite number of at least 0, found {quantum!r}")
+    for quantum in (candidate_quantum, baseline_quantum):
+        if not 0.0 <= quantum < math.inf:
+            raise ValueError(f"quantum: expected a finite number of at least 0, found {quantum!r}")
     plain = moments(log_ratios(candidate, baseline), name="log_ratios")
-    half = quantum / 2.0
     above, below = positive(candidate, name="candidate"), positive(baseline, name="baseline")
-    pessimist = moments(log_ratios(above + half, below - half), name="log_ratios") if (below > half).all() else None
-    optimist = moments(log_ratios(above - half, below + half), name="log_ratios") if (above > half).all() else None
-    return _interval(plain, pessimist, optimist, margin=margin, alpha=alpha_one_sided, guarded=True)
+    ours, theirs = candidate_quantum / 2.0, baseline_quantum / 2.0
+    slow = moments(log_ratios(above + ours, below - theirs), name="log_ratios") if (below > theirs).all() else None
+    fast = moments(log_ratios(above - ours, below + theirs), name="log_ratios") if (above > ours).all() else None
+    return _interval(plain, slow, fast, margin=margin, alpha=alpha_one_sided, guarded=True)
 
 
 def _interval(

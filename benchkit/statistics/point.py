@@ -142,17 +142,7 @@ def judge_point(
         candidate, baseline, margin=margin, alpha_one_sided=alpha_one_sided, quantum_ns=quantum_ns
     )
     decision = decide(lower=interval.lower, upper=interval.upper, margin=margin)
-    findings = (
-        diagnostics.too_few_pairs(interval.pairs, alpha_one_sided=alpha_one_sided),
-        diagnostics.failed_process(flags.failed_processes),
-        diagnostics.unsupported(flags.unsupported),
-        diagnostics.determinism(flags.outputs),
-        diagnostics.zero_spread(interval),
-        resolution.finding,
-        *(finding for control in controls for finding in control_findings(control, margin=margin)),
-        None if telemetry is None else diagnostics.clocks(telemetry),
-    )
-    gates = ordered([finding for finding in findings if finding is not None])
+    gates = _gates(interval, resolution, margin, alpha_one_sided, controls, telemetry, flags)
     return PointResult(
         ratio=interval.ratio,
         lower=interval.lower,
@@ -169,6 +159,29 @@ def judge_point(
         gates=gates,
         reason=f"gate {', '.join(finding.gate for finding in gates)}" if gates else decision.reason,
     )
+
+
+def _gates(
+    interval: RatioInterval,
+    resolution: Resolution,
+    margin: float,
+    alpha_one_sided: float,
+    controls: Sequence[ControlResult],
+    telemetry: Clocks | None,
+    flags: PointFlags,
+) -> tuple[GateFinding, ...]:
+    """Every gate that fires, in the documented order."""
+    findings = (
+        diagnostics.too_few_pairs(interval.pairs, alpha_one_sided=alpha_one_sided),
+        diagnostics.failed_process(flags.failed_processes),
+        diagnostics.unsupported(flags.unsupported),
+        diagnostics.determinism(flags.outputs),
+        diagnostics.zero_spread(interval),
+        resolution.finding,
+        *(finding for control in controls for finding in control_findings(control, margin=margin)),
+        None if telemetry is None else diagnostics.clocks(telemetry),
+    )
+    return ordered([finding for finding in findings if finding is not None])
 
 
 def judge_control(
@@ -230,15 +243,19 @@ def _interval(
 ) -> tuple[RatioInterval, Resolution]:
     check_alpha(alpha_one_sided)
     check_margin(margin)
-    if above.calls != below.calls:
-        raise ValueError(f"calls: expected the same in both arms, found {above.calls} and {below.calls}")
     ours, theirs = above.per_call_ns, below.per_call_ns
     resolution = diagnostics.timer_resolution(
         above.duration_ns, below.duration_ns, quantum_ns=quantum_ns, margin=margin
     )
     if resolution.guarded:
-        quantum = quantum_ns / above.calls
-        interval = guarded_interval(ours, theirs, quantum=quantum, margin=margin, alpha_one_sided=alpha_one_sided)
+        interval = guarded_interval(
+            ours,
+            theirs,
+            candidate_quantum=quantum_ns / above.calls,
+            baseline_quantum=quantum_ns / below.calls,
+            margin=margin,
+            alpha_one_sided=alpha_one_sided,
+        )
     else:
         interval = paired_interval(log_ratios(ours, theirs), margin=margin, alpha_one_sided=alpha_one_sided)
     return interval, resolution

@@ -6,6 +6,7 @@ Rules:
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -111,15 +112,16 @@ def pairs_needed(
     wanted = all_points_target(target, points=points)
 
     def reached(pairs: int) -> float:
-        return power(
-            pairs,
-            sd_log_ratio=sd_log_ratio,
-            margin=margin,
-            true_ratio=true_ratio,
-            alpha_one_sided=alpha_one_sided,
-        )
+        effect = {"margin": margin, "true_ratio": true_ratio}
+        return power(pairs, sd_log_ratio=sd_log_ratio, alpha_one_sided=alpha_one_sided, **effect)
 
-    low, high = max(2, least_pairs), max(2, least_pairs)
+    pairs = _smallest(reached, wanted, least=max(2, least_pairs))
+    return PairPlan(pairs=pairs, power=reached(pairs), per_point=wanted)
+
+
+def _smallest(reached: Callable[[int], float], wanted: float, *, least: int) -> int:
+    """Smallest count at which an increasing function reaches a value, by doubling and halving."""
+    low = high = least
     while reached(high) < wanted:
         if high >= MOST_PAIRS:
             raise ValueError(f"more than {MOST_PAIRS} pairs would be needed: choose a wider margin")
@@ -127,7 +129,7 @@ def pairs_needed(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if reached(middle) >= wanted else (middle + 1, high)
-    return PairPlan(pairs=low, power=reached(low), per_point=wanted)
+    return low
 
 
 def all_points_target(target: float, *, points: int) -> float:
