@@ -1,0 +1,1 @@
+"""The checks, one module a stage: each takes what was read and gives what it found."""

@@ -1,0 +1,220 @@
+"""Physics: what was recorded can have happened.
+
+Rules (results/README.md and protocols/README.md):
+1. Durations are positive and host times ascend within a process.
+2. On a CUDA clock the stream was blocked, no work escaped the events, and rotated weights exceed the cache.
+3. No time is shorter than its bytes take at the locked peak.
+4. A delay stands in timed rows of the positive control alone, and in all of them.
+5. What was timed was correct: the locked tolerances are applied again to the logged errors.
+Checks that have no subject are listed as not applicable; nothing here drops a row.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from validator.checks.integrity import Outcome
+from validator.findings import Finding, NotApplicable
+from validator.reading.model import Arm
+from validator.reading.processes import ProcessRecord
+from validator.reading.routing import bytes_of_arm
+from validator.reading.rows import Segment, View
+from validator.reading.tables import Frame
+from validator.reasons import Reason
+
+_SPARE_NS = 100_000
+_POST_SYNC_NS = 50_000
+_WHOLE_LAYER = ("baseline", "candidate", "comparator", "aa_control", "positive_control")
+
+
+def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
+    """Check times, stream, cache, floor, injections and errors."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    protocol = view.protocol
+    cuda = protocol.clock == "cuda-event"
+    for record, segment in view.records():
+        findings.extend(_durations(view, record, segment))
+        findings.extend(_disorder(view, record, segment))
+        findings.extend(_injections(view, record, segment))
+        if cuda:
+            findings.extend(_blocked(view, record, segment))
+        findings.extend(_groups(view, record, segment))
+    if not cuda:
+        for check in ("stream blocked", "escaped work", "cold cache"):
+            not_applicable.append(NotApplicable(check=check, why="the clock is host"))
+    if protocol.peak_gb_per_s is None:
+        not_applicable.append(NotApplicable(check="physical floor", why="no locked peak"))
+    if protocol.cache == "cold-rotate":
+        shortfalls = list(_cache(view))
+        if cuda:
+            findings.extend(shortfalls)
+        else:
+            notes.extend(f"CACHE_MAYBE_WARM {item.where}: {item.expected}, got {item.got}" for item in shortfalls[:1])
+    elif cuda:
+        not_applicable.append(NotApplicable(check="cold cache", why=f"the cache is {protocol.cache}"))
+    correctness = view.bundle.frame("correctness")
+    if correctness is not None:
+        findings.extend(_correctness(view, correctness))
+        notes.append("errors against the truth come from the log: the locked tolerances were applied to them again")
+    return Outcome(findings=tuple(findings), notes=tuple(notes))
+
+
+def _finding(reason: Reason, where: str, expected: object, got: object) -> Finding:
+    return Finding(reason=reason, where=where, expected=str(expected), got=str(got))
+
+
+def _where(column: str, segment: Segment, row: int, record: ProcessRecord) -> str:
+    return f"samples.parquet:{column}[{segment.start + row}] {record.name}"
+
+
+def _count(bad: NDArray[np.intp]) -> str:
+    return "1 row" if len(bad) == 1 else f"{len(bad)} rows"
+
+
+def _durations(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    duration = view.rows.columns["duration_ns"][segment.rows].astype(np.int64, copy=False)
+    bad = np.flatnonzero(duration <= 0)
+    if len(bad):
+        row = int(bad[0])
+        where = _where("duration_ns", segment, row, record)
+        yield _finding(Reason.NON_POSITIVE_DURATION, where, "more than 0 ns", f"{duration[row]} ns ({_count(bad)})")
+
+
+def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    start, end = view.rows.ints("host_start_ns", segment), view.rows.ints("host_end_ns", segment)
+    post = view.rows.ints("post_sync_ns", segment)
+    backwards = (end < start) | (post < 0)
+    backwards[1:] |= start[1:] < end[:-1]
+    bad = np.flatnonzero(backwards)
+    if len(bad):
+        row = int(bad[0])
+        previous = f"after {end[row - 1]}" if row else "a start"
+        got = f"start {start[row]}, end {end[row]}, post_sync {post[row]} ({_count(bad)})"
+        where = _where("host_start_ns", segment, row, record)
+        yield _finding(Reason.TIME_DISORDER, where, f"a start no earlier than the end before ({previous})", got)
+
+
+def _injections(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    roles = np.array([arm.role == "positive_control" for arm in view.protocol.arms] + [False])
+    dosed = roles[view.rows.arm[segment.rows]] & ~view.rows.flags("warmup", segment)
+    injected = view.rows.ints("injected_ns", segment)
+    bad = np.flatnonzero(np.where(dosed, injected <= 0, injected != 0))
+    if len(bad):
+        row = int(bad[0])
+        expected = "more than 0 ns (positive control)" if dosed[row] else "0 ns"
+        where = _where("injected_ns", segment, row, record)
+        yield _finding(Reason.INJECTION_MISMATCH, where, expected, f"{injected[row]} ns ({_count(bad)})")
+
+
+def _blocked(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    bad = np.flatnonzero(~view.rows.flags("warmup", segment) & ~view.rows.flags("blocked", segment))
+    if len(bad):
+        where = _where("blocked", segment, int(bad[0]), record)
+        yield _finding(Reason.STREAM_NOT_BLOCKED, where, "true in timed rows", f"false ({_count(bad)})")
+
+
+def _groups(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    """Check what is judged per (process, point, arm): escaped work and the physical floor."""
+    cuda, peak = view.protocol.clock == "cuda-event", view.protocol.peak_gb_per_s
+    if not cuda and peak is None:
+        return
+    layout = view.rows.layout
+    timed = np.flatnonzero(~view.rows.flags("warmup", segment))
+    cells = view.rows.cells(segment)[timed]
+    order = np.argsort(cells, kind="stable")
+    edges = np.flatnonzero(np.diff(cells[order], prepend=-2, append=-2))
+    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        cell = int(cells[order[start]])
+        if cell < 0:
+            continue
+        point, arm = divmod(cell, len(layout.arms))
+        rows = timed[order[start:stop]]
+        where = f"{record.name} point={layout.points[point]} arm={layout.arms[arm]}"
+        if cuda:
+            yield from _escaped(view, segment, rows, where)
+        if peak is not None:
+            yield from _floor(view, segment, rows, where, view.protocol.arms[arm], layout.points[point], peak)
+
+
+def _escaped(view: View, segment: Segment, rows: NDArray[np.intp], where: str) -> Iterator[Finding]:
+    duration = view.rows.ints("duration_ns", segment)[rows]
+    host = (view.rows.ints("host_end_ns", segment) - view.rows.ints("host_start_ns", segment))[rows]
+    post = float(np.median(view.rows.ints("post_sync_ns", segment)[rows]))
+    limit = max(_POST_SYNC_NS, 0.05 * float(np.median(duration)))
+    total, wall = int(duration.sum()), int(host.sum())
+    least = 0.5 * (wall - len(rows) * _SPARE_NS)
+    if post > limit:
+        yield _finding(Reason.ESCAPED_WORK, where, f"a median post_sync of at most {limit:.0f} ns", f"{post:.0f} ns")
+    elif total > wall:
+        yield _finding(Reason.ESCAPED_WORK, where, f"events of at most {wall} ns of host time", f"{total} ns")
+    elif total < least:
+        share = f"{total} ns, {100 * total / wall:.1f} % of host time"
+        yield _finding(Reason.ESCAPED_WORK, where, f"events of at least {least:.0f} ns ({wall} ns of host time)", share)
+
+
+def _floor(
+    view: View, segment: Segment, rows: NDArray[np.intp], where: str, arm: Arm, point: str, peak: float
+) -> Iterator[Finding]:
+    counted = bytes_of_arm(arm, view.layer[point]).unique
+    if counted is None:
+        return
+    duration = view.rows.ints("duration_ns", segment)[rows]
+    whole = arm.calls * counted / peak
+    below = np.flatnonzero(duration < 0.9 * whole)
+    median = float(np.median(duration))
+    if len(below):
+        least, rate = int(duration[below].min()), ""
+        if least > 0:
+            implied = arm.calls * counted / least
+            rate = f", {implied:.0f} GB/s, {implied / peak:.2f} times the peak"
+        got = f"{least} ns in the shortest of {len(below)} rows{rate}"
+        yield _finding(Reason.BELOW_FLOOR, where, f"at least {0.9 * whole:.0f} ns at {peak:g} GB/s", got)
+    elif median < whole / 1.03:
+        got = f"a median of {median:.0f} ns"
+        yield _finding(Reason.BELOW_FLOOR, where, f"a median of at least {whole / 1.03:.0f} ns at {peak:g} GB/s", got)
+
+
+def _cache(view: View) -> Iterator[Finding]:
+    protocol = view.protocol
+    multiple = protocol.min_l2_multiple or 0.0
+    for record in view.bundle.processes or ():
+        if not record.environment.known:
+            continue
+        copies = dict(record.copies)
+        for point in protocol.points:
+            for arm in protocol.arms_at(point.id):
+                unique = view.layer[point.id].unique
+                if arm.role not in _WHOLE_LAYER or unique is None:
+                    continue
+                rotated = min(copies.get(point.id, 0), arm.calls) * unique
+                if rotated < multiple * record.l2_bytes:
+                    where = f"{record.name} point={point.id} arm={arm.name}"
+                    expected = f"at least {multiple:g} x {record.l2_bytes} bytes of rotated weights"
+                    yield _finding(Reason.CACHE_NOT_COLD, where, expected, f"{rotated} bytes")
+                    break
+
+
+def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
+    layout = view.rows.layout
+    timed = set()
+    for record, segment in view.records():
+        here = view.rows.cells(segment)[~view.rows.flags("warmup", segment)]
+        for cell in np.unique(here[here >= 0]).tolist():
+            point, arm = divmod(cell, len(layout.arms))
+            timed.add((record.process, record.attempt, layout.points[point], layout.arms[arm]))
+    tolerances = {arm.name: view.protocol.tolerance_of(arm) for arm in view.protocol.arms}
+    for row in range(frame.rows):
+        point, arm_name = frame.text("point", row), frame.text("arm", row)
+        if (*frame.process(row), point, arm_name) not in timed:
+            continue
+        tolerance = tolerances[arm_name]
+        if frame.text("truth", row) != tolerance.truth:
+            continue
+        cosine, error = frame.real("min_cosine", row), frame.real("rel_error", row)
+        if not (cosine >= tolerance.min_cosine and error <= tolerance.max_rel_error):
+            where = f"correctness.parquet[{row}] process={frame.integer('process', row)} point={point} arm={arm_name}"
+            expected = f"min_cosine >= {tolerance.min_cosine!r}, rel_error <= {tolerance.max_rel_error!r}"
+            got = f"min_cosine {cosine!r}, rel_error {error!r}"
+            yield _finding(Reason.CORRECTNESS_FAILED, where, expected, got)

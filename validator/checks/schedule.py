@@ -1,0 +1,220 @@
+"""Schedule: everything that was planned was done, on one machine, with one build, within the locked boundary.
+
+Rules:
+1. Each planned process has attempts 0, 1, ...; all but the last are ``interrupted``, the last is ``ok`` or ``failed``.
+2. Environment, weights, binaries and kernels are equal in all processes that could say what they had.
+3. The routing is the derived one, row by row and weight by weight.
+4. Every arm that was timed at a point has a correctness row under the truth that it is judged by.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from validator.checks.integrity import Outcome
+from validator.checks.order import check_order
+from validator.findings import Finding, NotApplicable
+from validator.reading.model import CONTROLS
+from validator.reading.routing import law_at
+from validator.reading.rows import View
+from validator.reading.tables import Frame, read_table
+from validator.reasons import Reason
+
+
+def check_schedule(view: View, not_applicable: list[NotApplicable]) -> Outcome:
+    """Check processes, boundary, routing, rows, kernels and correctness against plan and protocol."""
+    findings = [*_processes(view), *_drift(view), *_boundary(view), *_locked_bytes(view)]
+    bundle = view.bundle
+    routing, kernels, correctness = (bundle.frame(name) for name in ("routing", "kernels", "correctness"))
+    if routing is not None:
+        findings.extend(_routing(view, routing, not_applicable))
+    findings.extend(check_order(view))
+    if kernels is not None:
+        findings.extend(_kernels(view, kernels, not_applicable))
+    if correctness is not None:
+        findings.extend(_correctness(view, correctness))
+    return Outcome(findings=tuple(findings))
+
+
+def _finding(reason: Reason, where: str, expected: object, got: object) -> Finding:
+    return Finding(reason=reason, where=where, expected=str(expected)[:300], got=str(got)[:300])
+
+
+def _processes(view: View) -> Iterator[Finding]:
+    planned = range(view.protocol.process_pairs)
+    attempts: dict[int, list[tuple[int, str]]] = {}
+    for record in view.bundle.processes or ():
+        attempts.setdefault(record.process, []).append((record.attempt, record.status))
+    for process in planned:
+        listed = attempts.get(process, [])
+        where = f"process={process}"
+        if not listed:
+            yield _finding(Reason.PROCESS_MISSING, where, "a row in processes.parquet", "none")
+            continue
+        if [attempt for attempt, _ in listed] != list(range(len(listed))):
+            got = ", ".join(str(attempt) for attempt, _ in listed)
+            yield _finding(Reason.PROCESS_MISSING, where, "attempts from 0 on, once each", got)
+        if any(status != "interrupted" for _, status in listed[:-1]):
+            yield _finding(Reason.PROCESS_MISSING, where, "only interrupted attempts before the last", listed)
+        if listed[-1][1] == "interrupted":
+            yield _finding(Reason.PROCESS_MISSING, where, "a last attempt that is ok or failed", "interrupted")
+    for process in sorted(set(attempts) - set(planned)):
+        yield _finding(Reason.PROCESS_MISSING, f"process={process}", "no such process", "a row")
+    for record, segment in view.records():
+        if record.status == "ok" and record.analysed and segment.stop == segment.start and record.process in planned:
+            yield _finding(Reason.PROCESS_MISSING, record.name, "rows in samples.parquet", "none")
+    listed_pairs = {(record.process, record.attempt) for record in view.bundle.processes or ()}
+    for item in view.rows.segments:
+        if (item.process, item.attempt) not in listed_pairs:
+            where = f"process={item.process},attempt={item.attempt}"
+            got = f"only {item.stop - item.start} rows in samples.parquet"
+            yield _finding(Reason.PROCESS_MISSING, where, "a row in processes.parquet", got)
+
+
+def _drift(view: View) -> Iterator[Finding]:
+    records = [record for record in view.bundle.processes or () if record.environment.known]
+    for record in records[1:]:
+        first = records[0]
+        pairs = (
+            ("environment", first.environment.text, record.environment.text),
+            ("fixture_sha256", first.fixture_sha256, record.fixture_sha256),
+            ("binaries", first.binaries, record.binaries),
+            ("l2_bytes", first.l2_bytes, record.l2_bytes),
+        )
+        for what, expected, got in pairs:
+            if expected != got and got not in ("", ()):
+                where = f"{record.name}:{what}"
+                yield _finding(Reason.ENVIRONMENT_DRIFT, where, *_difference(str(expected), str(got)))
+
+
+def _difference(expected: str, got: str) -> tuple[str, str]:
+    """Cut two texts to the part where they begin to differ."""
+    at = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), 0)
+    start = max(0, at - 40)
+    return expected[start : start + 120], got[start : start + 120]
+
+
+def _boundary(view: View) -> Iterator[Finding]:
+    protocol = view.protocol
+    calls = f"start,call*{protocol.calls_per_sample},stop"
+    order = calls if protocol.clock == "host" else f"block,{calls}"
+    if protocol.cache == "cold-flush":
+        order = f"flush,{order}"
+    for record in view.bundle.processes or ():
+        if not (record.clock or record.launch or record.event_order):
+            continue
+        pairs = (
+            ("clock", protocol.clock, record.clock),
+            ("launch", protocol.launch, record.launch),
+            ("event_order", order, record.event_order),
+        )
+        for what, expected, got in pairs:
+            if expected != got:
+                yield _finding(Reason.BOUNDARY_MISMATCH, f"{record.name}:{what}", expected, got)
+
+
+def _locked_bytes(view: View) -> Iterator[Finding]:
+    if view.bundle.lock is None:
+        return
+    derived = {name: (item.unique, item.issued) for name, item in view.layer.items()}
+    locked = {item.point: (item.unique, item.issued) for item in view.bundle.lock.bytes}
+    for name in sorted(derived.keys() | locked.keys()):
+        if derived.get(name) != locked.get(name):
+            where = f"protocol.lock:bytes.{name}"
+            yield _finding(Reason.PLAN_CHANGED, where, f"{locked.get(name)} as locked", f"{derived.get(name)} derived")
+
+
+def _routing(view: View, frame: Frame, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
+    protocol = view.protocol
+    recorded = _recorded(view, not_applicable)
+    codes = frame.texts["point"].recoded([point.id for point in protocol.points])
+    if np.any(np.diff(codes) < 0):
+        yield _finding(Reason.ROUTING_MISMATCH, "routing.parquet", "points in the order of the protocol", "another")
+    for code, point in enumerate(protocol.points):
+        here = np.flatnonzero(codes == code)
+        got = np.stack([frame.numbers[name][here].astype(np.int64) for name in ("token", "slot", "expert")], axis=1)
+        weights = frame.numbers["weight"][here].astype(np.float32)
+        if point.id in view.routes:
+            routes = view.routes[point.id]
+            tokens, slots = np.indices(routes.experts.shape)
+            expected = np.stack([tokens.ravel(), slots.ravel(), routes.experts.ravel()], axis=1)
+            wanted = routes.weights.ravel()
+        elif protocol.fixture.kind == "moe":
+            if recorded is None:
+                continue
+            there = np.flatnonzero(recorded.texts["point"].recoded([point.id]) == 0)
+            columns = [recorded.numbers[name][there].astype(np.int64) for name in ("token", "slot", "expert")]
+            expected, wanted = np.stack(columns, axis=1), recorded.numbers["weight"][there].astype(np.float32)
+        else:
+            expected, wanted = np.empty((0, 3), dtype=np.int64), np.empty(0, dtype=np.float32)
+        if got.shape != expected.shape:
+            where = f"routing.parquet point={point.id}"
+            yield _finding(Reason.ROUTING_MISMATCH, where, f"{len(expected)} routes", f"{len(got)} routes")
+            continue
+        bad = np.flatnonzero((got != expected).any(axis=1) | (weights != wanted))
+        if len(bad):
+            row = int(bad[0])
+            where = f"routing.parquet[{here[row]}] point={point.id}"
+            text = "token {} slot {} expert {} weight {!r}"
+            yield _finding(
+                Reason.ROUTING_MISMATCH,
+                where,
+                text.format(*expected[row].tolist(), float(wanted[row])),
+                text.format(*got[row].tolist(), float(weights[row])) + f" ({len(bad)} rows differ)",
+            )
+
+
+def _recorded(view: View, not_applicable: list[NotApplicable]) -> Frame | None:
+    """Read the asset of a recorded routing, where there is one in the bundle."""
+    protocol = view.protocol
+    if protocol.fixture.kind != "moe" or all(law_at(protocol, point) != "recorded" for point in protocol.points):
+        return None
+    path = view.bundle.root / "assets" / str(protocol.fixture.routing_asset)
+    if f"assets/{path.name}" not in view.bundle.files:
+        not_applicable.append(NotApplicable(check="recorded routing", why="asset not in bundle"))
+        return None
+    return read_table(path, "routing").frame
+
+
+def _kernels(view: View, frame: Frame, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
+    if not frame.rows:
+        not_applicable.append(NotApplicable(check="kernel identity", why="no kernels were recorded"))
+        return
+    launches: dict[tuple[str, str], dict[tuple[int, int], list[tuple[object, ...]]]] = {}
+    for row in range(frame.rows):
+        cell = (frame.text("point", row), frame.text("arm", row))
+        launch = (
+            frame.integer("position", row),
+            *(frame.text(name, row) for name in ("name", "grid", "block")),
+            *(frame.integer(name, row) for name in ("registers", "shared_bytes", "scratch_bytes")),
+        )
+        launches.setdefault(cell, {}).setdefault(frame.process(row), []).append(launch)
+    for (point, arm), by_process in launches.items():
+        processes = iter(by_process.items())
+        _, first = next(processes)
+        for (process, _), other in processes:
+            if other != first:
+                at = next((i for i, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), -1)
+                pair = (first[at], other[at]) if at >= 0 else (f"{len(first)} kernels", f"{len(other)} kernels")
+                yield _finding(Reason.KERNEL_IDENTITY, f"process={process} point={point} arm={arm}", *pair)
+
+
+def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
+    layout = view.rows.layout
+    known = set()
+    truths: Mapping[str, str] = {arm.name: view.protocol.tolerance_of(arm).truth for arm in view.protocol.arms}
+    for row in range(frame.rows):
+        arm = frame.text("arm", row)
+        if frame.text("truth", row) == truths.get(arm):
+            known.add((*frame.process(row), frame.text("point", row), arm))
+    for record, segment in view.records():
+        timed = ~view.rows.flags("warmup", segment)
+        for cell in np.unique(view.rows.cells(segment)[timed]).tolist():
+            point, arm = divmod(cell, len(layout.arms))
+            if cell < 0 or view.protocol.arms[arm].role in CONTROLS:
+                continue
+            names = (layout.points[point], layout.arms[arm])
+            if (record.process, record.attempt, *names) not in known:
+                where = f"{record.name} point={names[0]} arm={names[1]}"
+                expected = f"a row under truth {truths[names[1]]}"
+                yield _finding(Reason.CORRECTNESS_MISSING, where, expected, "none")

@@ -1,0 +1,238 @@
+"""A bundle as it lies in a folder: everything that can be read, and a finding for everything that cannot.
+
+Rules:
+1. A link or a special file is never opened, and no name leaves the folder.
+2. What cannot be read is None; whoever needs it says so in ``not_checked``.
+3. A folder that cannot be listed, or a schema of another major, raises CouldNotCheckError.
+"""
+
+import os
+import stat
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from validator.findings import CouldNotCheckError, Finding
+from validator.reading.canonical import file_sha256, read_small, sha256
+from validator.reading.model import Protocol
+from validator.reading.plan import Plan, derive_plan
+from validator.reading.processes import ProcessRecord, read_processes
+from validator.reading.protocol import ProtocolRead, read_protocol
+from validator.reading.records import Entry, Lock, Manifest, read_ledger, read_lock, read_manifest
+from validator.reading.schema import TABLES
+from validator.reading.tables import Frame, TableRead, read_table
+from validator.reasons import Reason
+
+REQUIRED = ("protocol.toml", "protocol.lock", *(f"{name}.parquet" for name in TABLES), "attempts.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFact:
+    """A regular file of the bundle: its size and, where the manifest lists it, its SHA-256."""
+
+    bytes: int
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Everything that could be read."""
+
+    root: Path
+    files: Mapping[str, FileFact]
+    findings: tuple[Finding, ...]
+    manifest: Manifest | None
+    manifest_sha256: str | None
+    protocol_read: ProtocolRead | None
+    plan: Plan | None
+    lock: Lock | None
+    ledger: tuple[Entry, ...] | None
+    ledger_problems: tuple[str, ...]
+    tables: Mapping[str, TableRead]
+    processes: tuple[ProcessRecord, ...] | None
+    analysis: bytes | None
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The protocol, None where protocol.toml is none."""
+        return self.protocol_read.protocol if self.protocol_read else None
+
+    def frame(self, name: str) -> Frame | None:
+        """Give a table, None where it could not be read."""
+        read = self.tables.get(name)
+        return read.frame if read else None
+
+    @property
+    def analysed(self) -> Mapping[int, ProcessRecord]:
+        """The last attempt of every process."""
+        return {record.process: record for record in self.processes or () if record.analysed}
+
+
+class _Folder:
+    """The regular files of a folder, by POSIX name, with the findings that listing it gave."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.names: dict[str, int] = {}
+        self.findings: list[Finding] = []
+        if not root.is_dir():
+            raise CouldNotCheckError(f"{root}: expected the folder of a bundle, got {_what(root)}")
+        try:
+            self._scan(root, "")
+        except OSError as error:
+            raise CouldNotCheckError(f"{root}: cannot be listed ({error.strerror or error})") from error
+        seen: dict[str, str] = {}
+        for name in sorted(self.names):
+            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                self.unsafe(name, "distinct names on every file system", f"a name that collides with {other}")
+
+    def unsafe(self, name: str, expected: str, got: str) -> None:
+        """Record an unsafe name."""
+        self.findings.append(Finding(reason=Reason.UNSAFE_PATH, where=name[:200], expected=expected, got=got))
+
+    def _scan(self, folder: Path, prefix: str) -> None:
+        for entry in sorted(os.scandir(folder), key=lambda item: item.name):
+            name = prefix + entry.name
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(info.st_mode):
+                self._scan(folder / entry.name, name + "/")
+            elif stat.S_ISREG(info.st_mode):
+                self.names[name] = info.st_size
+            else:
+                kind = "a link" if stat.S_ISLNK(info.st_mode) else "a special file"
+                self.unsafe(name, "a plain file", kind)
+
+    def read(self, name: str) -> bytes | None:
+        """Read a small member; None where it is absent or cannot be read."""
+        if name not in self.names:
+            return None
+        try:
+            return read_small(self.root / name)
+        except OSError as error:
+            self.unreadable(name, error.strerror or str(error))
+            return None
+
+    def unreadable(self, name: str, got: str, expected: str = "a readable file") -> None:
+        """Record an unreadable member."""
+        self.findings.append(Finding(reason=Reason.FILE_UNREADABLE, where=name, expected=expected, got=got[:300]))
+
+
+def _what(path: Path) -> str:
+    return "a file" if path.exists() else "nothing"
+
+
+def _is_plain(name: str) -> bool:
+    path = PurePosixPath(name)
+    plain = not any(ord(char) < 32 or char in '\\:*?"<>|' for char in name)
+    return plain and bool(name) and not path.is_absolute() and ".." not in path.parts and str(path) == name
+
+
+def open_bundle(root: Path) -> Bundle:
+    """Read a bundle from a local folder."""
+    folder = _Folder(root)
+    data = folder.read("manifest.json")
+    manifest = _manifest(folder, data)
+    files = _facts(folder, manifest)
+    protocol_read = _protocol(folder)
+    protocol = protocol_read.protocol if protocol_read else None
+    ledger, problems = _ledger(folder)
+    tables = {}
+    for name in TABLES:
+        if f"{name}.parquet" in folder.names:
+            tables[name] = read_table(root / f"{name}.parquet", name)
+            folder.findings.extend(tables[name].findings)
+    processes: tuple[ProcessRecord, ...] | None = None
+    if "processes" in tables and (frame := tables["processes"].frame) is not None:
+        processes, bad = read_processes(frame)
+        folder.findings.extend(bad)
+    lock = _lock(folder)
+    analysis = folder.read("analysis.json")
+    return Bundle(
+        root=root,
+        files=files,
+        findings=tuple(folder.findings),
+        manifest=manifest,
+        manifest_sha256=None if data is None else sha256(data),
+        protocol_read=protocol_read,
+        plan=None if protocol is None else derive_plan(protocol),
+        lock=lock,
+        ledger=ledger,
+        ledger_problems=problems,
+        tables=tables,
+        processes=processes,
+        analysis=analysis,
+    )
+
+
+def _manifest(folder: _Folder, data: bytes | None) -> Manifest | None:
+    if data is None:
+        finding = Finding(reason=Reason.MANIFEST_MISSING, where="manifest.json", expected="a file", got="nothing")
+        folder.findings.append(finding)
+        return None
+    manifest = read_manifest(data)
+    if isinstance(manifest, Manifest):
+        return manifest
+    for problem in manifest:
+        where, _, text = problem.partition(": expected ")
+        expected, _, got = text.partition(", got ")
+        folder.findings.append(
+            Finding(
+                reason=Reason.MANIFEST_INVALID,
+                where=f"manifest.json:{where[:120]}",
+                expected=expected or "a manifest of schema 1",
+                got=got or problem,
+            )
+        )
+    return None
+
+
+def _facts(folder: _Folder, manifest: Manifest | None) -> Mapping[str, FileFact]:
+    digests: dict[str, str] = {}
+    for listed in manifest.files if manifest else ():
+        if not _is_plain(listed.name):
+            folder.unsafe(listed.name, "a plain name inside the bundle", repr(listed.name)[:200])
+        elif listed.name in folder.names:
+            try:
+                digests[listed.name] = file_sha256(folder.root / listed.name)
+            except OSError as error:
+                folder.unreadable(listed.name, error.strerror or str(error))
+    return {name: FileFact(bytes=size, sha256=digests.get(name)) for name, size in folder.names.items()}
+
+
+def _protocol(folder: _Folder) -> ProtocolRead | None:
+    data = folder.read("protocol.toml")
+    if data is None:
+        return None
+    read = read_protocol(data)
+    for problem in read.problems:
+        where, _, text = problem.partition(": ")
+        if not text:
+            where, text = "", problem
+        where = f"protocol.toml:{where}" if where else "protocol.toml"
+        folder.findings.append(
+            Finding(reason=Reason.PROTOCOL_INVALID, where=where, expected="a protocol of schema 1", got=text)
+        )
+    return read
+
+
+def _lock(folder: _Folder) -> Lock | None:
+    if "protocol.lock" not in folder.names:
+        finding = Finding(reason=Reason.LOCK_MISSING, where="protocol.lock", expected="a file", got="nothing")
+        folder.findings.append(finding)
+        return None
+    data = folder.read("protocol.lock")
+    lock = read_lock(data) if data is not None else None
+    if lock is None or isinstance(lock, Lock):
+        return lock
+    for problem in lock:
+        folder.findings.append(
+            Finding(reason=Reason.LOCK_INVALID, where="protocol.lock", expected="a lock of schema 1", got=problem)
+        )
+    return None
+
+
+def _ledger(folder: _Folder) -> tuple[tuple[Entry, ...] | None, tuple[str, ...]]:
+    data = folder.read("attempts.jsonl")
+    return (None, ()) if data is None else read_ledger(data)

@@ -1,0 +1,272 @@
+"""Reading a Parquet table in pieces: columns as narrow arrays, and the content digest in the same pass.
+
+Rules:
+1. Strings become integer codes; rows are never Python objects, so ten million of them fit in memory.
+2. The content digest follows results/README.md; it exists only where columns, types and nulls are as the schema says.
+3. A file that pyarrow cannot read to its end is unreadable; page checksums are verified where they are present.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from validator.findings import Finding
+from validator.reading.canonical import digest_of
+from validator.reading.schema import TABLES, ColumnSchema
+from validator.reasons import Reason
+
+_BATCH = 1 << 17
+_NAN = np.uint64(0x7FF8000000000000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A string column: a code per row (-1 for null) into the distinct values."""
+
+    codes: NDArray[np.int32]
+    values: tuple[str, ...]
+
+    def at(self, row: int) -> str | None:
+        """Give the value of one row."""
+        code = int(self.codes[row])
+        return None if code < 0 else self.values[code]
+
+    def recoded(self, names: Iterable[str]) -> NDArray[np.int32]:
+        """Give codes into ``names`` instead; -1 where the value is not among them."""
+        index = {name: i for i, name in enumerate(names)}
+        table = np.array([index.get(value, -1) for value in self.values] + [-1], dtype=np.int32)
+        return table[self.codes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A table in memory."""
+
+    name: str
+    rows: int
+    numbers: Mapping[str, NDArray[np.generic]]
+    texts: Mapping[str, Text]
+
+    def integer(self, column: str, row: int) -> int:
+        """Give one integer."""
+        return int(self.numbers[column][row])
+
+    def real(self, column: str, row: int) -> float:
+        """Give one float."""
+        return float(self.numbers[column][row])
+
+    def text(self, column: str, row: int) -> str:
+        """Give one string; an empty one for null."""
+        return self.texts[column].at(row) or ""
+
+    def process(self, row: int) -> tuple[int, int]:
+        """Give process and attempt of a row."""
+        return self.integer("process", row), self.integer("attempt", row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRead:
+    """What reading a table gave; ``frame`` and ``content_sha256`` are None where it is not what the schema says."""
+
+    frame: Frame | None
+    content_sha256: str | None
+    rows: int
+    findings: tuple[Finding, ...]
+    footer: tuple[tuple[str, str], ...] = ()
+    bare: bool = False
+
+
+@dataclass(slots=True)
+class _Column:
+    """The state of one column while its batches pass by."""
+
+    schema: ColumnSchema
+    hasher: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    pieces: list[NDArray[np.generic]] = field(default_factory=list)
+    index: dict[bytes, int] = field(default_factory=dict)
+    nulls: int = 0
+    first_null: int = -1
+
+    def add(self, array: pa.Array, start: int) -> None:
+        """Take one batch."""
+        if array.null_count and not self.schema.nullable:
+            if self.first_null < 0:
+                self.first_null = start + int(np.argmax(np.asarray(array.is_null())))
+            self.nulls += array.null_count
+        elif self.schema.kind == "string":
+            self._add_text(array)
+        else:
+            self._add_numbers(array)
+
+    def _add_numbers(self, array: pa.Array) -> None:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        values = array.to_numpy(zero_copy_only=False)
+        wide = values.astype("<f8" if self.schema.kind == "float" else "<i8")
+        if self.schema.kind == "float":
+            wide.view(np.uint64)[np.isnan(wide)] = _NAN
+        self.hasher.update(memoryview(wide).cast("B"))
+        self.pieces.append(values.astype(np.dtype(self.schema.type), copy=True))
+
+    def _add_text(self, array: pa.Array) -> None:
+        if not pa.types.is_dictionary(array.type):
+            array = array.cast(pa.large_string()).dictionary_encode()
+        raw: list[bytes | None] = array.dictionary.cast(pa.large_binary()).to_pylist()
+        for value in raw:
+            (value or b"").decode("utf-8")
+        table = [-1 if value is None else self.index.setdefault(value, len(self.index)) for value in raw] + [-1]
+        local = array.indices.cast(pa.int32()).fill_null(len(raw)).to_numpy(zero_copy_only=False)
+        codes = np.array(table, dtype=np.int32)[local]
+        mark = b"\x01" if self.schema.nullable else b""
+        encoded = [mark + struct.pack("<I", len(value or b"")) + (value or b"") for value in raw] + [b"\x00"]
+        encoded = [b"\x00" if code < 0 else piece for code, piece in zip(table, encoded, strict=True)]
+        starts = np.flatnonzero(np.diff(local, prepend=-1))
+        lengths = np.diff(starts, append=len(local))
+        runs = zip(local[starts].tolist(), lengths.tolist(), strict=True)
+        self.hasher.update(b"".join([encoded[code] * length for code, length in runs]))
+        self.pieces.append(codes)
+
+    def joined(self) -> NDArray[np.generic]:
+        """Join the pieces, and let go of them."""
+        plain = np.dtype(np.int32 if self.schema.kind == "string" else self.schema.type)
+        result = np.concatenate(self.pieces) if self.pieces else np.empty(0, dtype=plain)
+        self.pieces.clear()
+        if self.schema.name in ("point", "arm") and self.schema.kind == "string" and len(self.index) < 2**15:
+            return result.astype(np.int16)
+        return result
+
+
+def read_table(path: Path, name: str) -> TableRead:
+    """Read a table of a bundle; every problem becomes a finding."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True, memory_map=False) as file:
+            return _read(file, name)
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        text = " ".join(str(error).split())[:200]
+        finding = Finding(reason=Reason.FILE_UNREADABLE, where=path.name, expected="a Parquet file", got=text)
+        return TableRead(frame=None, content_sha256=None, rows=0, findings=(finding,))
+
+
+def _read(file: pq.ParquetFile, name: str) -> TableRead:
+    schema = file.schema_arrow
+    findings = [*_columns(schema, name), *_types(schema, name), *_units(schema, name)]
+    broken = any(finding.reason is Reason.SCHEMA_TYPE for finding in findings)
+    missing = [column.name for column in TABLES[name] if column.name not in schema.names]
+    doubled = len(set(schema.names)) != len(schema.names)
+    rows = int(file.metadata.num_rows)
+    bare = not any(field.metadata and b"unit" in field.metadata for field in schema)
+    footer = tuple(
+        (key.decode(errors="replace"), value.decode(errors="replace"))
+        for key, value in (schema.metadata or {}).items()
+        if key.startswith(b"benchkit.")
+    )
+    if missing or broken or doubled:
+        _exhaust(file)
+        return TableRead(frame=None, content_sha256=None, rows=rows, findings=tuple(findings), footer=footer, bare=bare)
+    columns = [_Column(schema=column) for column in TABLES[name]]
+    start = 0
+    for batch in file.iter_batches(batch_size=_BATCH, columns=[column.name for column in TABLES[name]]):
+        for column in columns:
+            column.add(batch.column(column.schema.name), start)
+        start += batch.num_rows
+    findings.extend(_nulls(columns, name))
+    if any(column.nulls for column in columns):
+        return TableRead(
+            frame=None, content_sha256=None, rows=start, findings=tuple(findings), footer=footer, bare=bare
+        )
+    extra = len(schema.names) > len(columns)
+    digest = None if extra else _content_digest(columns, start)
+    frame = _frame(columns, name, start)
+    return TableRead(frame=frame, content_sha256=digest, rows=start, findings=tuple(findings), footer=footer, bare=bare)
+
+
+def _exhaust(file: pq.ParquetFile) -> None:
+    for _ in file.iter_batches(batch_size=_BATCH):
+        pass
+
+
+def _content_digest(columns: list[_Column], rows: int) -> str:
+    listed = [[column.schema.name, column.schema.kind, column.hasher.hexdigest()] for column in columns]
+    return digest_of(["benchkit.table/1", rows, *listed])
+
+
+def _frame(columns: list[_Column], name: str, rows: int) -> Frame:
+    numbers: dict[str, NDArray[np.generic]] = {}
+    texts: dict[str, Text] = {}
+    for column in columns:
+        joined = column.joined()
+        if column.schema.kind == "string":
+            values = tuple(value.decode("utf-8") for value in column.index)
+            texts[column.schema.name] = Text(codes=joined, values=values)  # type: ignore[arg-type]
+        else:
+            numbers[column.schema.name] = joined
+    return Frame(name=name, rows=rows, numbers=numbers, texts=texts)
+
+
+def _columns(schema: pa.Schema, name: str) -> Iterator[Finding]:
+    expected = [column.name for column in TABLES[name]]
+    if schema.names == expected:
+        return
+    lacking = [column for column in expected if column not in schema.names]
+    surplus = [column for column in schema.names if column not in expected]
+    got = ", ".join([f"no {column}" for column in lacking] + [f"also {column!r}" for column in surplus])
+    yield Finding(
+        reason=Reason.SCHEMA_COLUMN,
+        where=f"{name}.parquet",
+        expected=", ".join(expected),
+        got=got or "the order " + ", ".join(schema.names),
+    )
+
+
+def _plain(kind: pa.DataType) -> str:
+    """Name a type; dictionary, large and view encodings of a type are that type."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_string(kind):
+        return "string"
+    names = {"double": "float64", "float": "float32", "halffloat": "float16"}
+    return names.get(str(kind), str(kind))
+
+
+def _types(schema: pa.Schema, name: str) -> Iterator[Finding]:
+    for column in TABLES[name]:
+        index = schema.get_field_index(column.name)
+        if index >= 0 and _plain(schema.field(index).type) != column.type:
+            yield Finding(
+                reason=Reason.SCHEMA_TYPE,
+                where=f"{name}.parquet:{column.name}",
+                expected=column.type,
+                got=str(schema.field(index).type),
+            )
+
+
+def _units(schema: pa.Schema, name: str) -> Iterator[Finding]:
+    for column in TABLES[name]:
+        index = schema.get_field_index(column.name)
+        metadata = (schema.field(index).metadata or {}) if index >= 0 else {}
+        unit = metadata.get(b"unit")
+        if unit is not None and unit.decode(errors="replace") != (column.unit or ""):
+            yield Finding(
+                reason=Reason.SCHEMA_UNIT,
+                where=f"{name}.parquet:{column.name}",
+                expected=column.unit or "no unit",
+                got=unit.decode(errors="replace")[:60],
+            )
+
+
+def _nulls(columns: list[_Column], name: str) -> Iterator[Finding]:
+    for column in columns:
+        if column.nulls:
+            yield Finding(
+                reason=Reason.SCHEMA_NULL,
+                where=f"{name}.parquet:{column.schema.name}[{column.first_null}]",
+                expected="no null",
+                got=f"{column.nulls} null" + ("s" if column.nulls > 1 else ""),
+            )

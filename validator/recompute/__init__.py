@@ -1,0 +1,1 @@
+"""Every published number, recomputed from the samples: statistics, gates, controls, arms, family."""

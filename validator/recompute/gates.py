@@ -1,0 +1,155 @@
+"""Gates: what makes a point inconclusive. They never touch validity.
+
+Rules: results/README.md "Gates", in the order of that table; ``detail`` is text for people.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from validator.findings import Gate
+from validator.reading.model import CONTROLS
+from validator.reading.rows import View
+from validator.recompute.measure import Measurements
+from validator.recompute.pairing import COARSE, Pair
+from validator.recompute.statistics import Estimate
+
+_SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
+DOSE_LOW, DOSE_HIGH = 1.2, 1.8
+
+
+def gates_of(view: View, measured: Measurements, item: Pair, controls: tuple[Pair, ...]) -> tuple[Gate, ...]:
+    """Give the gates that fire for a comparison at a point; ``controls`` are the controls at that point."""
+    found = [
+        *_pairs(view, item),
+        *_processes(view, measured, item),
+        *_determinism(view, measured, item),
+        *_spread(measured, item),
+        *_controls(view, controls),
+        *_dose(view, measured, item.point),
+        *_clocks(view, measured, item),
+    ]
+    return tuple(found)
+
+
+def _pairs(view: View, item: Pair) -> Iterator[Gate]:
+    least = 5 if view.protocol.alpha > 0.025 else 6
+    if len(item.processes) < least:
+        yield Gate(gate="too_few_pairs", detail=f"{len(item.processes)} complete pairs, at least {least} are needed")
+
+
+def _processes(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
+    failed = [
+        record.process
+        for record in measured.records
+        if record.status == "failed" and (record.process, item.point) not in measured.completed
+    ]
+    if failed:
+        names = ", ".join(map(str, failed))
+        yield Gate(gate="failed_process", detail=f"process {names} failed before it completed the point")
+    needed = {item.arm, item.other}
+    needed |= {arm.name for arm in view.protocol.arms_at(item.point) if arm.role in CONTROLS}
+    absent = sorted(
+        {
+            arm
+            for record in measured.records
+            for point, arm in record.unsupported
+            if point == item.point and arm in needed
+        }
+    )
+    if absent:
+        yield Gate(gate="unsupported", detail=", ".join(absent) + " cannot run at this point")
+
+
+def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
+    frame = view.bundle.frame("repeats")
+    outputs: dict[str, set[str]] = {}
+    for row in range(frame.rows if frame is not None else 0):
+        assert frame is not None
+        if frame.text("point", row) == item.point and measured.analysed(*frame.process(row)):
+            outputs.setdefault(frame.text("arm", row), set()).add(frame.text("output_sha256", row))
+    for name in (item.arm, item.other):
+        tolerance = view.protocol.arm(name).tolerance
+        distinct = len(outputs.get(name, ()))
+        if tolerance is not None and tolerance.deterministic and distinct > 1:
+            yield Gate(gate="determinism", detail=f"{name} claims to be deterministic and gave {distinct} outputs")
+            return
+
+
+def _spread(measured: Measurements, item: Pair) -> Iterator[Gate]:
+    if item.estimate.zero_spread:
+        yield Gate(gate="zero_spread", detail="all processes gave the same ratio, to the last bit")
+    if item.fineness is not None and item.fineness < COARSE:
+        detail = f"the margin is {item.fineness:.2f} steps of {measured.resolution_ns} ns, at least 2 are needed"
+        yield Gate(gate="timer_resolution", detail=detail)
+
+
+def inside(estimate: Estimate, margin: float) -> bool:
+    """Say whether an interval lies inside 1/(1+d) to 1+d."""
+    if estimate.lower is None or estimate.upper is None:
+        return False
+    return 1 / (1 + margin) < estimate.lower and estimate.upper < 1 + margin
+
+
+def seen(estimate: Estimate, margin: float) -> bool:
+    """Say whether a positive control was seen: slower, and not shown to be within the margin."""
+    if estimate.lower is None or estimate.lower <= 1:
+        return False
+    return estimate.unbounded or (estimate.upper is not None and estimate.upper >= 1 + margin)
+
+
+def _controls(view: View, controls: tuple[Pair, ...]) -> Iterator[Gate]:
+    margin = view.protocol.margin
+    for role in CONTROLS:
+        for control in controls:
+            if view.protocol.arm(control.arm).role != role:
+                continue
+            found = control.estimate
+            lower, upper = found.lower, found.upper
+            good = inside(found, margin) if role == "aa_control" else seen(found, margin)
+            if not good:
+                shown = "no interval" if lower is None else f"{lower:.6g} to {upper if upper else float('inf'):.6g}"
+                detail = f"{control.arm}: {shown}, " + ("not inside the margin" if role == "aa_control" else "not seen")
+                yield Gate(gate=role, detail=detail)
+                break
+
+
+def _dose(view: View, measured: Measurements, point: str) -> Iterator[Gate]:
+    for arm in view.protocol.arms_at(point):
+        if arm.role != "positive_control":
+            continue
+        for process in measured.processes(point, arm.name, str(arm.of)):
+            cell = measured.cells[(process, point, arm.name)]
+            unit = view.protocol.margin * measured.cells[(process, point, str(arm.of))].whole_ns
+            if cell.injected_low < DOSE_LOW * unit or cell.injected_high > DOSE_HIGH * unit:
+                shown = f"{cell.injected_low} to {cell.injected_high} ns"
+                detail = f"process {process}: {arm.name} injected {shown}, planned 1.2 to 1.8 times {unit:.6g} ns"
+                yield Gate(gate="control_dose", detail=detail)
+                return
+
+
+def _clocks(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
+    frame = view.bundle.frame("telemetry")
+    if frame is None or not frame.rows:
+        return
+    attempts = {(record.process, record.attempt) for record in measured.records}
+    process, attempt = (frame.numbers[name].astype(np.int64) for name in ("process", "attempt"))
+    mine = np.zeros(frame.rows, dtype=np.bool_)
+    for number, last in attempts:
+        mine |= (process == number) & (attempt == last)
+    block = frame.numbers["block"].astype(np.int64)
+    here = mine & (frame.texts["point"].recoded([item.point]) == 0) & (block >= 0)
+    if not here.any():
+        return
+    blocks = process[here] * 2**32 + block[here]
+    slowed = (frame.numbers["throttle_reasons"].astype(np.int64)[here] & _SLOWDOWN) != 0
+    total, bad = len(np.unique(blocks)), len(np.unique(blocks[slowed]))
+    clock = frame.numbers["sm_clock_mhz"].astype(np.float64)
+    arms = frame.texts["arm"].recoded([item.arm, item.other])
+    medians = [float(np.median(clock[here & (arms == i)])) if (here & (arms == i)).any() else 0.0 for i in (0, 1)]
+    apart = medians[1] > 0 and abs(medians[0] / medians[1] - 1) > 0.02
+    if bad > 0.05 * total:
+        yield Gate(gate="clocks", detail=f"slowed down by hardware or heat in {bad} of {total} blocks")
+    elif apart:
+        detail = f"median SM clock {medians[0]:g} MHz for {item.arm}, {medians[1]:g} MHz for {item.other}"
+        yield Gate(gate="clocks", detail=detail)

@@ -1,0 +1,172 @@
+"""From a folder to a report: the stages in their order.
+
+Rules:
+1. integrity -> provenance -> schema -> schedule -> physics -> recompute -> compare -> nature. A finding blocks no stage;
+   only what cannot be read does, and then ``not_checked`` says so.
+2. VALID iff there is no reason and nothing is left unchecked. COULD_NOT_CHECK: another schema, an unreadable place.
+3. SYNTHETIC is reported last and changes nothing else.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.checks.integrity import check_integrity
+from validator.checks.physics import check_physics
+from validator.checks.provenance import check_provenance
+from validator.checks.schedule import check_schedule
+from validator.checks.schema import check_schema
+from validator.compare import check_claims
+from validator.findings import (
+    Context,
+    CouldNotCheckError,
+    Finding,
+    Identity,
+    NotApplicable,
+    NotChecked,
+    Numbers,
+    Report,
+    Validity,
+    in_order,
+)
+from validator.reading.bundle import Bundle, open_bundle
+from validator.reading.rows import View, view
+from validator.reading.schema import TABLES
+from validator.reasons import Reason, Stage
+from validator.recompute.numbers import recompute
+
+_NEEDS = {
+    Stage.SCHEDULE: ("routing", "kernels", "correctness"),
+    Stage.PHYSICS: ("correctness",),
+    Stage.RECOMPUTE: ("routing", "telemetry", "correctness", "kernels", "repeats"),
+    Stage.COMPARE: ("routing", "telemetry", "correctness", "kernels", "repeats"),
+}
+
+
+def validate(bundle: Path, *, expected_protocol: Path | None = None) -> Report:
+    """Check a bundle in a local folder, and never raise for what is wrong with it."""
+    try:
+        return _report(open_bundle(bundle), expected_protocol)
+    except CouldNotCheckError as error:
+        return could_not_check(bundle, str(error))
+
+
+def could_not_check(bundle: Path, why: str) -> Report:
+    """Give the report for a place that cannot be checked at all."""
+    left = tuple(NotChecked(stage=stage, blocked_by=why) for stage in Stage if stage is not Stage.NATURE)
+    return Report(bundle=Identity(path=str(bundle)), validity=Validity.COULD_NOT_CHECK, not_checked=left, notes=(why,))
+
+
+def _report(bundle: Bundle, expected_protocol: Path | None) -> Report:
+    not_applicable: list[NotApplicable] = []
+    outcomes = [
+        check_integrity(bundle),
+        check_provenance(bundle, expected_protocol, not_applicable),
+        check_schema(bundle),
+    ]
+    findings = list(bundle.findings)
+    numbers = None
+    not_checked = list(_blocked(bundle))
+    blocked = {item.stage for item in not_checked}
+    seen = _view(bundle)
+    if seen is not None:
+        outcomes.append(check_schedule(seen, not_applicable))
+        outcomes.append(check_physics(seen, not_applicable))
+        if Stage.RECOMPUTE not in blocked:
+            result = recompute(seen)
+            numbers = result.numbers
+            findings.extend(result.findings)
+    if bundle.analysis is None:
+        not_applicable.append(NotApplicable(check="claims", why="no analysis.json: the verdict is the validator's own"))
+        not_checked = [item for item in not_checked if item.stage is not Stage.COMPARE or numbers is None]
+    elif numbers is not None:
+        findings.extend(check_claims(bundle, numbers))
+    telemetry = bundle.frame("telemetry")
+    if telemetry is not None and not telemetry.rows:
+        not_applicable.append(NotApplicable(check="clocks", why="no telemetry"))
+    findings.extend(finding for outcome in outcomes for finding in outcome.findings)
+    findings.extend(_synthetic(bundle))
+    notes = [note for outcome in outcomes for note in outcome.notes]
+    notes.extend(_interruptions(bundle))
+    return Report(
+        bundle=_identity(bundle),
+        validity=Validity.INVALID if findings or not_checked else Validity.VALID,
+        reasons=in_order(findings),
+        not_checked=tuple(not_checked),
+        not_applicable=tuple(not_applicable),
+        notes=tuple(notes),
+        numbers=numbers,
+        context=_context(bundle, expected_protocol, numbers),
+    )
+
+
+def _view(bundle: Bundle) -> View | None:
+    samples = bundle.frame("samples")
+    if bundle.protocol is None or bundle.plan is None or samples is None or bundle.processes is None:
+        return None
+    return view(bundle, bundle.protocol, bundle.plan, samples)
+
+
+def _blocked(bundle: Bundle) -> Iterator[NotChecked]:
+    """Name the stages that lack something readable, and what is in their way."""
+    if bundle.manifest is None:
+        yield NotChecked(stage=Stage.INTEGRITY, blocked_by="manifest.json")
+    if bundle.protocol is None:
+        yield NotChecked(stage=Stage.PROVENANCE, blocked_by="protocol.toml")
+    unread = [name for name in TABLES if bundle.frame(name) is None]
+    if unread:
+        yield NotChecked(stage=Stage.SCHEMA, blocked_by=", ".join(f"{name}.parquet" for name in unread))
+    basic = ["protocol.toml"] if bundle.protocol is None else []
+    basic += [f"{name}.parquet" for name in ("samples", "processes") if name in unread]
+    for stage, tables in _NEEDS.items():
+        lacking = basic + [f"{name}.parquet" for name in tables if name in unread]
+        if lacking:
+            yield NotChecked(stage=stage, blocked_by=", ".join(lacking))
+
+
+def _is_synthetic(bundle: Bundle) -> str | None:
+    if bundle.manifest is not None and bundle.manifest.synthetic:
+        return "manifest.json:synthetic is true"
+    for record in bundle.processes or ():
+        if record.environment.device == "fake":
+            return f"{record.name}: device fake"
+    return None
+
+
+def _synthetic(bundle: Bundle) -> Iterator[Finding]:
+    why = _is_synthetic(bundle)
+    if why is not None:
+        yield Finding(reason=Reason.SYNTHETIC, where="manifest.json", expected="a real device", got=why)
+
+
+def _interruptions(bundle: Bundle) -> Iterator[str]:
+    count = sum(record.status == "interrupted" for record in bundle.processes or ())
+    if count:
+        yield f"{count} interrupted attempt{'s' if count > 1 else ''} kept beside the attempts that were analysed"
+
+
+def _identity(bundle: Bundle) -> Identity:
+    gpus = [record.environment.gpu for record in bundle.processes or () if record.environment.gpu]
+    digest = bundle.protocol_read.digest if bundle.protocol_read else None
+    manifest = bundle.manifest
+    return Identity(
+        path=str(bundle.root),
+        protocol_id=bundle.protocol.id if bundle.protocol else manifest.protocol_id if manifest else None,
+        protocol_digest=digest or (manifest.protocol_digest if manifest else None),
+        run_id=manifest.run_id if manifest else None,
+        gpu=gpus[0] if gpus else None,
+    )
+
+
+def _context(bundle: Bundle, expected_protocol: Path | None, numbers: Numbers | None) -> Context:
+    others = None
+    if bundle.ledger is not None and bundle.manifest is not None:
+        starts = {entry.run_id for entry in bundle.ledger if entry.event == "start"}
+        others = len(starts - {bundle.manifest.run_id})
+    protocol = bundle.protocol
+    return Context(
+        protocol_given=expected_protocol is not None,
+        margin=protocol.margin if protocol else None,
+        alpha_one_sided=protocol.alpha if protocol else None,
+        other_attempts=others,
+        interrupted=sum(record.status == "interrupted" for record in bundle.processes or ()),
+    )
