@@ -1,0 +1,343 @@
+"""run-protocol over the fake device: order, rows, failures, interruptions and resumption, by the real command line."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchkit.plan import plan
+from benchkit.protocol.lock import load_locked
+
+DATA = Path(__file__).parent.parent / "data"
+PROTOCOL = DATA / "host.toml"
+SCRIPT = (DATA / "fake-host.toml").read_text("utf-8")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def script(folder: Path, extra: str) -> Path:
+    """The host script with more keys before its tables, and tables after them."""
+    path = folder / "script.toml"
+    tables = extra[extra.index("[[") :] if "[[" in extra else ""
+    path.write_text(extra.removesuffix(tables) + "\n" + SCRIPT + "\n" + tables, "utf-8")
+    return path
+
+
+def only_bundle(out: Path) -> Path:
+    """The one sealed bundle in ``out``."""
+    (bundle,) = (out / "fake-host").glob("2*")
+    return bundle
+
+
+def rows(bundle: Path, table: str) -> list[dict[str, object]]:
+    """A table as dictionaries."""
+    return pq.read_table(bundle / f"{table}.parquet").to_pylist()
+
+
+def test_rows_stand_in_the_planned_order(fake_bundle: Path) -> None:
+    planned = plan(load_locked(PROTOCOL))
+    expected = [
+        (process.index, point.point.id, block.index, arm, sample)
+        for process in planned.processes
+        for point in process.points
+        for block in point.blocks
+        for arm in block.arms
+        for sample in range(block.samples)
+    ]
+    found = rows(fake_bundle, "samples")
+    assert [(r["process"], r["point"], r["block"], r["arm"], r["sample"]) for r in found] == expected
+    assert [r["seq"] for r in found] == list(range(planned.samples_per_process)) * 5
+    assert {r["warmup"] for r in found if r["block"] == -1} == {True}
+    assert {r["calls"] for r in found} == {64}
+
+
+def test_positive_control_gets_its_dose_from_the_warm_up(fake_bundle: Path) -> None:
+    found = rows(fake_bundle, "samples")
+    for process in range(5):
+        for point in ("batch=1", "batch=4"):
+            here = [r for r in found if (r["process"], r["point"]) == (process, point)]
+            first, second = sorted(r["duration_ns"] for r in here if r["warmup"] and r["arm"] == "base")
+            dose = round(1.5 * 0.05 * (first + second) / 2)
+            assert {r["injected_ns"] for r in here if r["arm"] == "delayed" and not r["warmup"]} == {dose}
+            assert {r["injected_ns"] for r in here if r["arm"] != "delayed" or r["warmup"]} == {0}
+
+
+def test_two_runs_of_one_script_give_the_same_samples(tmp_path: Path, fake_bundle: Path, run_benchkit: Run) -> None:
+    done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", DATA / "fake-host.toml", "--out", tmp_path)
+    assert done.returncode == 0
+    assert rows(only_bundle(tmp_path), "samples") == rows(fake_bundle, "samples")
+
+
+def test_analyse_again_gives_the_same_bytes(bundle_copy: Path, run_benchkit: Run) -> None:
+    before = (bundle_copy / "analysis.json").read_bytes()
+    (bundle_copy / "analysis.json").unlink()
+    assert run_benchkit("analyse", bundle_copy).returncode == 0
+    assert (bundle_copy / "analysis.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ('[[fail]]\nprocess = 1\nafter = 10\nhow = "error"\n', "scripted failure"),
+        ('[[fail]]\nprocess = 1\nafter = 10\nhow = "exit"\n', "ended with exit code 9: it printed nothing"),
+    ],
+)
+def test_failed_worker_is_kept_and_said(tmp_path: Path, run_benchkit: Run, extra: str, reason: str) -> None:
+    done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", script(tmp_path, extra), "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert f"failed: process 1: {reason}" in done.stderr
+    bundle = only_bundle(tmp_path / "out")
+    statuses = [(r["process"], r["status"], r["reason"]) for r in rows(bundle, "processes")]
+    assert statuses == [(0, "ok", None), (1, "failed", reason), (2, "ok", None), (3, "ok", None), (4, "ok", None)]
+    kept = [r for r in rows(bundle, "samples") if r["process"] == 1]
+    assert len(kept) == 8  # whole arm-blocks of two samples are written
+    analysis = json.loads((bundle / "analysis.json").read_text("utf-8"))
+    for comparison in analysis["comparisons"]:
+        assert comparison["verdict"] == "inconclusive"
+        assert [gate["gate"] for gate in comparison["gates"]][:2] == ["too_few_pairs", "failed_process"]
+        assert comparison["pairs"] == 4
+    assert json.loads((bundle / "attempts.jsonl").read_text("utf-8").splitlines()[-1])["status"] == "failed_processes"
+
+
+def test_watchdog_ends_a_hanging_worker(tmp_path: Path, run_benchkit: Run) -> None:
+    protocol = tmp_path / "host.toml"
+    protocol.write_text(PROTOCOL.read_text("utf-8").replace("watchdog_s = 60", "watchdog_s = 2"), "utf-8")
+    assert run_benchkit("lock", protocol).returncode == 0
+    hang = script(tmp_path, '[[fail]]\nprocess = 0\nafter = 3\nhow = "hang"\n')
+    done = run_benchkit("run-protocol", protocol, "--synthetic", hang, "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "process 0: watchdog: the process took longer than 2 s" in done.stderr
+
+
+def test_wrong_output_ends_the_process_before_any_timing(tmp_path: Path, run_benchkit: Run) -> None:
+    wrong = script(tmp_path, 'wrong = ["cand"]')
+    done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", wrong, "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "correctness (eager): cand at batch=" in done.stderr
+    bundle = only_bundle(tmp_path / "out")
+    assert rows(bundle, "samples") == []
+    assert {r["status"] for r in rows(bundle, "processes")} == {"failed"}
+
+
+def test_unsupported_arm_makes_its_point_inconclusive(tmp_path: Path, run_benchkit: Run) -> None:
+    lacking = script(tmp_path, 'unsupported = ["cand@batch=4"]')
+    done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", lacking, "--out", tmp_path / "out")
+    assert done.returncode == 0
+    bundle = only_bundle(tmp_path / "out")
+    comparisons = json.loads((bundle / "analysis.json").read_text("utf-8"))["comparisons"]
+    assert [(c["operating_point"], c["verdict"]) for c in comparisons] == [
+        ("batch=1", "superior"),
+        ("batch=4", "inconclusive"),
+    ]
+    assert [gate["gate"] for gate in comparisons[1]["gates"]] == ["too_few_pairs", "unsupported"]
+    assert comparisons[1]["ratio"] is None
+
+
+def start(arguments: list[str], errors: Path) -> "subprocess.Popen[bytes]":
+    """Start ``benchkit run-protocol`` on the host protocol; its stderr goes to a file."""
+    command = [sys.executable, "-m", "benchkit.cli", "run-protocol", str(PROTOCOL), *arguments]
+    with errors.open("wb") as file:
+        return subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL)
+
+
+def start_slow_run(tmp_path: Path) -> tuple["subprocess.Popen[bytes]", Path]:
+    """A run of about 5 x 1 s, started."""
+    slow = script(tmp_path, "pace_ms = 8")
+    return start(["--out", str(tmp_path / "out"), "--synthetic", str(slow)], tmp_path / "stderr"), tmp_path / "out"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Poll until the condition holds; fail after 30 s."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited 30 s in vain"
+        time.sleep(0.02)
+
+
+def records(out: Path, process: int, attempt: int) -> Path:
+    """A worker's file of the run that is going on."""
+    (folder,) = (out / "fake-host").glob(".*.partial")
+    return folder / f"process-{process:05d}-attempt-{attempt}.jsonl"
+
+
+def running(out: Path, process: int, attempt: int = 0) -> bool:
+    """Whether the worker has written samples."""
+    folders = list((out / "fake-host").glob(".*.partial"))
+    return (
+        bool(folders)
+        and records(out, process, attempt).exists()
+        and b"samples" in records(out, process, attempt).read_bytes()
+    )
+
+
+def run_id(out: Path) -> str:
+    """Id of the interrupted run."""
+    (folder,) = (out / "fake-host").glob(".*.partial")
+    return folder.name[1 : -len(".partial")]
+
+
+def events(bundle: Path) -> list[str]:
+    """The ledger's events."""
+    return [json.loads(line)["event"] for line in (bundle / "attempts.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_sigkill_in_a_worker_then_resume(tmp_path: Path, run_benchkit: Run, fake_bundle: Path) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 1))
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert list((out / "fake-host").glob("2*")) == []
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
+    assert done.returncode == 0, done.stderr
+    bundle = only_bundle(out)
+    assert events(bundle) == ["start", "resume", "end"]
+    statuses = [(r["process"], r["attempt"], r["status"]) for r in rows(bundle, "processes")]
+    assert statuses == [(0, 0, "ok"), (1, 0, "interrupted"), (1, 1, "ok"), (2, 0, "ok"), (3, 0, "ok"), (4, 0, "ok")]
+    last = {0: 0, 1: 1, 2: 0, 3: 0, 4: 0}
+    kept = [r["duration_ns"] for r in rows(bundle, "samples") if r["attempt"] == last[r["process"]]]
+    assert kept == [r["duration_ns"] for r in rows(fake_bundle, "samples")]
+    assert any(r["process"] == 1 and r["attempt"] == 0 for r in rows(bundle, "samples"))
+    assert not list((out / "fake-host").glob(".*.partial"))
+
+
+def test_worker_dies_with_its_supervisor(tmp_path: Path) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 0))
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    size = records(out, 0, 0).stat().st_size
+    time.sleep(0.3)
+    assert records(out, 0, 0).stat().st_size == size
+
+
+def test_killed_worker_is_failed_and_the_run_goes_on(tmp_path: Path) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 1))
+    workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text("utf-8").split()
+    os.kill(int(workers[0]), signal.SIGKILL)
+    assert run.wait(timeout=60) == 1
+    errors = (tmp_path / "stderr").read_text("utf-8")
+    assert "failed: process 1: ended by signal 9 (SIGKILL)" in errors
+    statuses = [r["status"] for r in rows(only_bundle(out), "processes")]
+    assert statuses == ["ok", "failed", "ok", "ok", "ok"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_prints_the_way_back(tmp_path: Path, run_benchkit: Run, number: signal.Signals) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 0))
+    run.send_signal(number)
+    assert run.wait(timeout=60) == 130
+    errors = (tmp_path / "stderr").read_text("utf-8")
+    match = re.search(r"benchkit run-protocol (\S+) --out (\S+) --resume (\S+)", errors)
+    assert match
+    done = run_benchkit("run-protocol", match[1], "--out", match[2], "--resume", match[3])
+    assert done.returncode == 0
+    assert events(only_bundle(out)) == ["start", "resume", "end"]
+
+
+def test_three_interrupted_attempts_are_a_failure(tmp_path: Path, run_benchkit: Run) -> None:
+    run, out = start_slow_run(tmp_path)
+    for attempt in range(3):
+        wait_for(lambda attempt=attempt: running(out, 0, attempt))
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        run = start(["--out", str(out), "--resume", run_id(out)], tmp_path / "stderr")
+    assert run.wait(timeout=60) == 1
+    statuses = [(r["process"], r["attempt"], r["status"]) for r in rows(only_bundle(out), "processes")]
+    assert statuses[:4] == [(0, 0, "interrupted"), (0, 1, "interrupted"), (0, 2, "failed"), (1, 0, "ok")]
+
+
+@pytest.mark.parametrize("step", ["tables", "ledger", "manifest", "finish"])
+def test_killed_while_sealing_then_resume(tmp_path: Path, run_benchkit: Run, step: str) -> None:
+    patches = {
+        "tables": "collect.write_table = die",
+        "ledger": "ledger.append = lambda *a, event, **k: die() if event == 'end' else append(*a, event=event, **k)",
+        "manifest": "collect.seal = die",
+        "finish": "document.write_analysis = die",
+    }
+    arguments = ["benchkit", "run-protocol", str(PROTOCOL), "--synthetic", str(DATA / "fake-host.toml"), "--out"]
+    killer = f"""
+import os, sys
+import benchkit.analysis.document as document
+import benchkit.cli
+import benchkit.run.collect as collect
+import benchkit.run.ledger as ledger
+append = ledger.append
+def die(*a, **k):
+    os.kill(os.getpid(), 9)
+{patches[step]}
+sys.argv = {[*arguments, str(tmp_path / "out")]!r}
+benchkit.cli.main()
+"""
+    killed = subprocess.run([sys.executable, "-c", killer], capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    out = tmp_path / "out"
+    assert list((out / "fake-host").glob("2*")) == []
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
+    assert done.returncode == 0, done.stderr
+    expected = ["start", "resume", "end"] if step in ("tables", "ledger") else ["start", "end", "resume", "end"]
+    assert events(only_bundle(out)) == expected
+    assert (only_bundle(out) / "analysis.json").exists()
+
+
+def test_resume_refuses_another_protocol(tmp_path: Path, run_benchkit: Run) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 0))
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    other = tmp_path / "other.toml"
+    other.write_text(PROTOCOL.read_text("utf-8").replace("ramp_ms = 0", "ramp_ms = 1"), "utf-8")
+    assert run_benchkit("lock", other).returncode == 0
+    done = run_benchkit("run-protocol", other, "--out", out, "--resume", run_id(out))
+    assert done.returncode == 2
+    assert "was started with protocol digest" in done.stderr
+
+
+def test_resume_of_nothing_names_what_there_is(tmp_path: Path, run_benchkit: Run) -> None:
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", tmp_path, "--resume", "20260101T000000Z-00000000")
+    assert done.returncode == 2
+    assert "no interrupted run 20260101T000000Z-00000000; there is none" in done.stderr
+
+
+def test_edited_ledger_stops_the_run(tmp_path: Path, run_benchkit: Run, fake_bundle: Path) -> None:
+    folder = tmp_path / "fake-host"
+    folder.mkdir()
+    ledger = (fake_bundle / "attempts.jsonl").read_text("utf-8")
+    (folder / "attempts.jsonl").write_text(ledger.replace('"event":"start"', '"event":"resume"'), "utf-8")
+    done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", DATA / "fake-host.toml", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "does not continue the chain" in done.stderr
+
+
+def test_unlocked_and_edited_protocols_do_not_run(tmp_path: Path, run_benchkit: Run) -> None:
+    protocol = tmp_path / "host.toml"
+    shutil.copyfile(PROTOCOL, protocol)
+    done = run_benchkit("run-protocol", protocol, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "not locked" in done.stderr
+    shutil.copyfile(PROTOCOL.with_suffix(".lock"), protocol.with_suffix(".lock"))
+    protocol.write_text(protocol.read_text("utf-8").replace('margin = "5%"', 'margin = "10%"'), "utf-8")
+    done = run_benchkit("run-protocol", protocol, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "changed after it was locked" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_that_does_not_satisfy_the_build_is_refused(tmp_path: Path, run_benchkit: Run) -> None:
+    protocol = tmp_path / "host.toml"
+    protocol.write_text(PROTOCOL.read_text("utf-8").replace('python = ">=3.11"', 'python = ">=4"'), "utf-8")
+    assert run_benchkit("lock", protocol).returncode == 0
+    for command in (["check", protocol], ["run-protocol", protocol, "--out", tmp_path / "out"]):
+        done = run_benchkit(*command)
+        assert done.returncode == 3, done.stderr
+        assert "python: expected >=4, found 3." in done.stderr
+    assert not (tmp_path / "out").exists()
