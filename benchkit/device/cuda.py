@@ -127,6 +127,11 @@ class CudaTimer:
         if self._delay is not None:
             self._delay(self._device.stream.cuda_stream)
 
+    def _set_delay(self, length_ns: int) -> None:
+        if self._length is not None:
+            with torch.inference_mode():  # the cell may have been made in it
+                self._length.fill_(length_ns)
+
     def _enqueue(self) -> None:
         if self._graph is None:
             self._work()
@@ -137,8 +142,7 @@ class CudaTimer:
         """The work of one sample once, untimed; returns when it is done."""
         device = self._device
         with torch.cuda.stream(device.stream):
-            if self._length is not None:
-                self._length.zero_()
+            self._set_delay(0)
             self._enqueue()
         device.synchronize()
 
@@ -151,8 +155,7 @@ class CudaTimer:
         device = self._device
         with torch.cuda.stream(device.stream):
             device.prepare_caches()
-            if self._length is not None:
-                self._length.fill_(injected_ns)
+            self._set_delay(injected_ns)
             device.block.enqueue(device.stream.cuda_stream)
             self._start.record(device.stream)
             self._enqueue()
@@ -258,7 +261,8 @@ class CudaDevice:
         """What stands before the block of every sample: no persisting lines, and the flush where the protocol wants it."""
         checked(self._driver.cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache")
         if self._flush.numel():
-            self._flush.zero_()
+            with torch.inference_mode():
+                self._flush.zero_()
 
     def delay_launch(self, length: int) -> Callable[[int], None]:
         """A launch that waits as many nanoseconds as the int64 at device address ``length`` says."""

@@ -167,10 +167,6 @@ def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
         last = copy
         prepared.issue(copy)
 
-    def poison() -> None:
-        for target in inputs.targets:
-            target.fill_(float("nan"))
-
     def output() -> FloatArray:
         differing = differing_elements(inputs.targets[last], inputs.sources[last])
         return np.append(_float64(sample(inputs.targets[last])), 1.0 + differing)
@@ -183,7 +179,7 @@ def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
     return PreparedArm(
         call=call,
         output=output,
-        poison=poison,
+        poison=lambda: _poison(*inputs.targets),
         expected=_once(lambda: np.append(_float64(sample(inputs.sources[0])), 1.0)),
         output_bytes=output_bytes,
         scratch_bytes=0,
@@ -203,7 +199,7 @@ def prepare_read(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
     return PreparedArm(
         call=prepared.issue,
         output=lambda: _float64(sums),
-        poison=lambda: sums.fill_(float("nan")),
+        poison=lambda: _poison(sums),
         expected=_once(lambda: _float64(cta_sums(inputs.sources[0], shapes.tile_bytes // 4, grid, shapes.streams))),
         output_bytes=lambda: bytes(sums.cpu().numpy().tobytes()),
         scratch_bytes=0,
@@ -256,6 +252,12 @@ def _once(make: Callable[[], FloatArray]) -> Callable[[str], FloatArray]:
         return made[0]
 
     return expected
+
+
+def _poison(*outputs: torch.Tensor) -> None:
+    with torch.inference_mode():  # outputs may have been made in it
+        for output in outputs:
+            output.fill_(float("nan"))
 
 
 def _float64(values: torch.Tensor) -> FloatArray:
