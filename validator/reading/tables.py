@@ -161,7 +161,8 @@ def _read(file: pq.ParquetFile, name: str) -> TableRead:
     missing = [column.name for column in TABLES[name] if column.name not in schema.names]
     doubled = len(set(schema.names)) != len(schema.names)
     rows = int(file.metadata.num_rows)
-    bare = not any(field.metadata and b"unit" in field.metadata for field in schema)
+    units = any(column.unit for column in TABLES[name])
+    bare = units and not any(field.metadata and b"unit" in field.metadata for field in schema)
     footer = tuple(
         (key.decode(errors="replace"), value.decode(errors="replace"))
         for key, value in (schema.metadata or {}).items()

@@ -3,7 +3,8 @@
 Rules:
 1. ``gb_per_s`` counts each distinct expert's bytes once; percentages are of ceilings of the same process and point.
 2. An arm without a timed sample has no numbers at all.
-3. Kernels, scratch and repeats are those of one process (the first that has rows); outputs and modes are over all.
+3. Kernels, scratch and repeats are those of one process (the first that has rows); outputs and modes are over all,
+   and null where no row names one.
 """
 
 import math
@@ -131,4 +132,4 @@ def _distinct(view: View, rows: dict[int, list[int]], column: str) -> int | None
     if frame is None or not rows:
         return None
     values = {frame.texts[column].at(row) for group in rows.values() for row in group}
-    return len(values - {None})
+    return len(values - {None}) or None

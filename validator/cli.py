@@ -1,0 +1,165 @@
+"""The command line: ``validator report``, ``validator reasons``, ``validator selftest``.
+
+Rules:
+1. Standard output carries the report alone; hints and errors go to standard error.
+2. Exit codes: 0 valid, 1 invalid, 2 usage, 3 could not check, 4 ``--require`` not met; of several bundles 1 before 3
+   before 4 before 0.
+3. A closed pipe ends quietly; NO_COLOR with a value disables colour; no traceback ever reaches a user.
+4. Heavy imports wait until a command needs them.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from validator.findings import Report, Validity
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(context_settings=_CONTEXT, invoke_without_command=True)
+@click.version_option(package_name="benchkit-ni", message="%(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Recompute every number of a benchkit bundle from its raw samples, and say what holds."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
+
+
+@cli.command("report")
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to show the report.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to a file instead.")
+@click.option("--require", type=click.Choice(["non-inferior", "superior"]), help="Exit 4 unless the family shows this.")
+@click.option("--protocol", type=click.Path(path_type=Path), help="The protocol that the bundle must have been run by.")
+@click.pass_context
+def report_command(
+    context: click.Context,
+    bundles: tuple[Path, ...],
+    form: str,
+    output: Path | None,
+    require: str | None,
+    protocol: Path | None,
+) -> None:
+    """Check bundles and report what holds."""
+    if protocol is not None and not protocol.is_file():
+        raise click.UsageError(f"--protocol {protocol}: no such file")
+    reports = [_checked(bundle, protocol) for bundle in bundles]
+    _write(_rendered(reports, form, colour=output is None), output)
+    context.exit(exit_code(reports, require))
+
+
+@cli.command("reasons")
+def reasons_command() -> None:
+    """List every reason code: what it means, and what to do."""
+    from validator.reasons import Reason
+
+    for reason in Reason:
+        click.echo(f"{reason.value}  [{reason.stage.value}]\n    {reason.meaning}\n    remedy: {reason.remedy}")
+
+
+@cli.command("selftest")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the mutated bundles here.")
+@click.pass_context
+def selftest_command(context: click.Context, bundle: Path, keep: Path | None) -> None:
+    """Tamper with copies of a clean bundle in every known way, and show that each is noticed."""
+    from validator.mutations import UncleanBundle, selftest
+    from validator.validate import validate
+
+    try:
+        result = selftest(bundle, validate=validate, keep=keep)
+    except UncleanBundle as error:
+        click.echo(f"COULD_NOT_CHECK: {error}", err=True)
+        context.exit(3)
+    for line in result.lines:
+        click.echo(line)
+    context.exit(0 if result.failed == 0 and result.passed > 0 else 1)
+
+
+def exit_code(reports: "list[Report]", require: str | None) -> int:
+    """Give the exit code for reports: 1 before 3 before 4 before 0."""
+    from validator.findings import Validity, Verdict
+
+    validities = [report.validity for report in reports]
+    if Validity.INVALID in validities:
+        return 1
+    if Validity.COULD_NOT_CHECK in validities:
+        return 3
+    met = {
+        None: tuple(Verdict),
+        "superior": (Verdict.SUPERIOR,),
+        "non-inferior": (Verdict.SUPERIOR, Verdict.NON_INFERIOR, Verdict.NON_INFERIOR_BUT_SLOWER),
+    }[require]
+    good = all(report.numbers is not None and report.numbers.family.verdict in met for report in reports)
+    return 0 if good else 4
+
+
+def _checked(bundle: Path, protocol: Path | None) -> "Report":
+    from validator.validate import validate
+
+    return validate(bundle, expected_protocol=protocol)
+
+
+def _rendered(reports: "list[Report]", form: str, *, colour: bool) -> str:
+    from validator.report.document import render_json
+    from validator.report.text import render_text
+
+    if form == "json":
+        return render_json(reports)
+    paint = _colour if colour and wants_colour() else _plain
+    return "\n\n".join(render_text(report, paint) for report in reports)
+
+
+def wants_colour() -> bool:
+    """Say whether standard output is a terminal that may be coloured; NO_COLOR counts when it is not empty."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _colour(text: str, validity: "Validity") -> str:
+    return click.style(text, bold=True, fg={"VALID": "green", "INVALID": "red"}.get(validity.value, "yellow"))
+
+
+def _plain(text: str, validity: "Validity") -> str:
+    return text
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+        return
+    try:
+        output.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--output {output}: cannot be written ({error.strerror or error})") from error
+
+
+def main() -> None:
+    """Run the command line; the only place that catches everything."""
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except click.Abort:
+        click.echo("aborted", err=True)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:  # noqa: BLE001
+        text = " ".join(str(error).split())[:300]
+        print(f"COULD_NOT_CHECK: internal error, {type(error).__name__}: {text}", file=sys.stderr)
+        code = 3
+    sys.exit(code or 0)
+
+
+if __name__ == "__main__":
+    main()

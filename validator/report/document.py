@@ -1,0 +1,41 @@
+"""The report as one strict JSON document, ``validator.report/1``.
+
+Rules:
+1. One document for one bundle, a list for several; nothing else goes to standard output.
+2. NaN and infinity cannot enter: a number that does not exist is null.
+3. Names are stable within the major version.
+"""
+
+import json
+
+from validator.findings import Json, Report, plain
+
+SCHEMA = "validator.report/1"
+
+
+def document(report: Report) -> dict[str, Json]:
+    """Give the JSON values of a report."""
+    numbers = report.numbers
+    listed = () if numbers is None else numbers
+    return {
+        "schema": SCHEMA,
+        "bundle": plain(report.bundle),
+        "validity": report.validity.value,
+        "reasons": plain(report.reasons),
+        "not_checked": plain(report.not_checked),
+        "not_applicable": plain(report.not_applicable),
+        "notes": plain(report.notes),
+        "other_attempts": report.context.other_attempts,
+        "protocol_given": report.context.protocol_given,
+        "comparisons": plain(listed and listed.comparisons),
+        "controls": plain(listed and listed.controls),
+        "arms": plain(listed and listed.arms),
+        "family": plain(numbers and numbers.family),
+    }
+
+
+def render_json(reports: list[Report]) -> str:
+    """Render one report as an object, several as a list."""
+    documents = [document(report) for report in reports]
+    value = documents[0] if len(documents) == 1 else documents
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=True)

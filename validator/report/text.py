@@ -1,0 +1,171 @@
+"""The report for people: validity and verdict first, then what they rest on.
+
+Rules:
+1. The first line says both axes: can the bundle be believed, and what do the data show.
+2. Decisions are shown with enough digits to see them; one-sided alpha stands beside the level of its interval.
+3. It says what it cannot know: the protocol's author, the honesty of the machine, other attempts elsewhere.
+4. ASCII alone, so that every encoding can carry it; colour is the caller's choice.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from validator.findings import Comparison, Numbers, Report, Validity
+from validator.report.table import against, ascii_only, number, relation, table
+
+Paint = Callable[[str, Validity], str]
+
+LIMIT_OF_A_LOG = (
+    "A log can prove that nothing was changed since it was sealed and that its numbers follow from its samples; "
+    "it cannot prove that the machine which wrote it was honest."
+)
+_AUTHOR = "The protocol was taken from the bundle, so margin and schedule are what its author says (--protocol FILE compares)."
+_MOST_REASONS = 30
+
+
+def render_text(report: Report, paint: Paint) -> str:
+    """Render one report."""
+    lines = list(_body(report))
+    first = ascii_only(_first(report))
+    return "\n".join([paint(first, report.validity), *(ascii_only(line) for line in lines)])
+
+
+def _first(report: Report) -> str:
+    if report.numbers is None:
+        return f"{report.validity.value}: no verdict could be computed"
+    family = report.numbers.family
+    count = f"{family.comparisons} comparison" + ("s" if family.comparisons != 1 else "")
+    suffix = "" if report.validity is Validity.VALID else " (not to be relied on)"
+    return f"{report.validity.value}; family ({family.claim}, {count}): {family.verdict.value}{suffix}"
+
+
+def _body(report: Report) -> Iterator[str]:
+    bundle = report.bundle
+    yield f"bundle    {bundle.path}"
+    yield f"protocol  {bundle.protocol_id or '-'}  {bundle.protocol_digest or '-'}"
+    yield f"run       {bundle.run_id or '-'}" + (f"  on {bundle.gpu}" if bundle.gpu else "")
+    yield from _reasons(report)
+    if report.numbers is not None:
+        yield from _level(report)
+        yield from _comparisons(report.numbers)
+        yield from _arms(report.numbers)
+        yield from _controls(report.numbers)
+    yield from _listed("notes", list(report.notes))
+    yield from _listed("not applicable", [f"{item.check}: {item.why}" for item in report.not_applicable])
+    yield ""
+    if not report.context.protocol_given and report.validity is not Validity.COULD_NOT_CHECK:
+        yield _AUTHOR
+    others = report.context.other_attempts
+    if others is not None:
+        yield f"Other attempts known to this ledger: {others}. A fresh folder knows none."
+    yield LIMIT_OF_A_LOG
+
+
+def _listed(title: str, items: Sequence[str]) -> Iterator[str]:
+    if items:
+        yield ""
+        yield f"{title}:"
+        yield from (f"  {item}" for item in items)
+
+
+def _reasons(report: Report) -> Iterator[str]:
+    if report.reasons:
+        yield ""
+        yield f"reasons ({len(report.reasons)}):"
+        for finding in report.reasons[:_MOST_REASONS]:
+            yield f"  {finding.reason.value}  {finding.where}"
+            yield f"    {finding.reason.meaning}: expected {finding.expected}, got {finding.got}"
+            yield f"    remedy: {finding.reason.remedy}"
+        if len(report.reasons) > _MOST_REASONS:
+            yield f"  ... and {len(report.reasons) - _MOST_REASONS} more (--format json lists all)"
+    yield from _listed(
+        "not checked", [f"{item.stage.value}: blocked by {item.blocked_by}" for item in report.not_checked]
+    )
+
+
+def _level(report: Report) -> Iterator[str]:
+    alpha, margin = report.context.alpha_one_sided, report.context.margin
+    if alpha is None or margin is None:
+        return
+    yield ""
+    yield (
+        f"one-sided alpha {alpha:g} = {100 * (1 - 2 * alpha):g} % interval; margin {100 * margin:g} % slower: "
+        f"the upper bound is held against {1 + margin:.12g}; ratio = candidate / baseline, lower is better"
+    )
+
+
+def _comparisons(numbers: Numbers) -> Iterator[str]:
+    head = ("operating point", "ratio", "lower", "upper", "upper : limit", "pairs", "p (non-inf.)", "verdict")
+    for (candidate, baseline, claim), group in groupby(
+        numbers.comparisons, key=lambda item: (item.candidate, item.baseline, item.claim)
+    ):
+        items = list(group)
+        yield ""
+        yield f"{candidate} / {baseline}  (claim: {claim})"
+        yield from table(head, [_comparison(item) for item in items])
+        for item in items:
+            yield from (f"    {item.operating_point}: gate {gate.gate}: {gate.detail}" for gate in item.gates)
+            if item.numerical_tie:
+                yield f"    {item.operating_point}: the upper bound equals the limit within 1e-9: a tie, inconclusive"
+
+
+def _comparison(item: Comparison) -> tuple[str, ...]:
+    limit = 1 + item.margin
+    return (
+        item.operating_point,
+        number(item.ratio),
+        against(item.lower, 1.0),
+        "unbounded" if item.unbounded else against(item.upper, limit),
+        "-" if item.upper is None else relation(item.upper, limit),
+        str(item.pairs),
+        number(item.p_non_inferior, 4),
+        item.verdict.value + (" (guarded)" if item.guarded else ""),
+    )
+
+
+def _arms(numbers: Numbers) -> Iterator[str]:
+    yield ""
+    yield "arms (GB/s counts unique bytes: each distinct expert once; issued bytes beside them)"
+    head = (
+        *("operating point", "arm", "median us", "samples", "unique B", "issued B"),
+        *("GB/s", "% copy", "% read", "min cosine"),
+    )
+    rows = [
+        (
+            item.operating_point,
+            item.arm,
+            number(None if item.median_ns is None else item.median_ns / 1000),
+            str(item.samples),
+            "-" if item.unique_bytes is None else str(item.unique_bytes),
+            "-" if item.issued_bytes is None else str(item.issued_bytes),
+            number(item.gb_per_s),
+            number(item.percent_of_copy, 4),
+            number(item.percent_of_read, 4),
+            number(item.min_cosine, 8),
+        )
+        for item in numbers.arms
+    ]
+    yield from table(head, rows, left=2)
+
+
+def _controls(numbers: Numbers) -> Iterator[str]:
+    if not numbers.controls:
+        return
+    yield ""
+    yield "controls (an A/A control must lie inside the margin, a positive control must be seen)"
+    head = ("operating point", "arm", "of", "ratio", "lower", "upper", "pairs", "p (Holm)", "dose")
+    rows = [
+        (
+            item.operating_point,
+            item.arm,
+            item.of,
+            number(item.ratio),
+            number(item.lower),
+            "unbounded" if item.unbounded else number(item.upper),
+            str(item.pairs),
+            number(item.p_differs_holm, 4),
+            number(item.dose, 4),
+        )
+        for item in numbers.controls
+    ]
+    yield from table(head, rows, left=3)
