@@ -60,24 +60,9 @@ def made(**changes: object) -> dict[str, object]:
 
 
 def test_the_keys_are_those_of_the_format():
-    assert sorted(made()) == sorted(
-        [
-            "device",
-            "python",
-            "platform",
-            "cpu",
-            "cpu_count",
-            "threads",
-            "packages",
-            "driver",
-            "cuda_runtime",
-            "cuda_driver_max",
-            "gpu",
-            "sources",
-            "git",
-            "benchkit",
-        ]
-    )
+    device = ["device", "driver", "cuda_runtime", "cuda_driver_max", "gpu"]
+    process = ["python", "platform", "cpu", "cpu_count", "threads", "packages", "sources", "git", "benchkit"]
+    assert sorted(made()) == sorted(device + process)
 
 
 def test_a_host_has_nulls_and_everything_is_json():
