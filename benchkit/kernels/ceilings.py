@@ -13,21 +13,26 @@ import torch
 from benchkit.fixture.arrays import ArrayInputs
 from benchkit.fixture.layer import tensor_bytes
 from benchkit.kernels.contract import Params, PreparedArm, Support
+from benchkit.kernels.threads import choose_threads, use_threads
 from benchkit.units import FloatArray
 
 _SEGMENTS = 64  # of a copy's check
 
 
 def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
-    """``target.copy_(source)``. Its output: per segment the share of elements with exactly the source's bits."""
-    unsupported = _unsupported(inputs)
-    if unsupported is not None:
-        return unsupported
+    """``target.copy_(source)`` on ``threads`` threads.
+
+    Its output: per segment the share of elements with exactly the source's bits.
+    """
+    threads = _threads(inputs, params)
+    if isinstance(threads, Support):
+        return threads
     last = 0
 
     def call(copy: int) -> None:
         nonlocal last
         last = copy
+        use_threads(threads)
         with torch.inference_mode():
             inputs.targets[copy].copy_(inputs.sources[copy])
 
@@ -51,11 +56,13 @@ def prepare_copy(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
 
 
 def prepare_read(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
-    """The sum of each of ``segments`` equal parts, as a product with ones: of torch's reductions the fastest reader."""
-    unsupported = _unsupported(inputs)
-    if unsupported is not None:
-        return unsupported
-    segments = int(params["segments"])
+    """The sum of each of ``segments`` equal parts on ``threads`` threads.
+
+    It is a product with ones: of torch's reductions the fastest reader.
+    """
+    threads, segments = _threads(inputs, params), int(params["segments"])
+    if isinstance(threads, Support):
+        return threads
     elements = inputs.sources[0].numel()
     if segments < 1 or elements % segments:
         return Support.no(f"segments: expected a divisor of {elements} elements, found {segments}")
@@ -64,6 +71,7 @@ def prepare_read(inputs: ArrayInputs, params: Params) -> PreparedArm | Support:
     sums = torch.empty(segments)
 
     def call(copy: int) -> None:
+        use_threads(threads)
         with torch.inference_mode():
             torch.mv(views[copy], ones, out=sums)
 
@@ -101,8 +109,9 @@ def _float64(values: torch.Tensor) -> FloatArray:
     return np.array(values.numpy(), dtype=np.float64)
 
 
-def _unsupported(inputs: ArrayInputs) -> Support | None:
+def _threads(inputs: ArrayInputs, params: Params) -> int | Support:
+    """The threads of the arm's calls, or why it cannot run on these inputs."""
     device = inputs.sources[0].device
     if device.type != "cpu":
         return Support.no(f"needs arrays on the host, found them on {device}")
-    return None
+    return choose_threads(params)

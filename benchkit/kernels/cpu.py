@@ -14,40 +14,41 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.nn.functional import silu
 
-from benchkit.fixture.layer import MoeInputs, MoeWeights, tensor_bytes
+from benchkit.fixture.layer import MoeInputs, tensor_bytes
 from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.reference import moe_truth
+from benchkit.kernels.threads import choose_threads, use_threads
 from benchkit.units import FloatArray
 
 
 def prepare_expert_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
-    """The traditional path; ``tile`` (rows, at least 1) is what each expert's rows are padded to."""
-    unsupported = _unsupported(inputs)
-    if unsupported is not None:
-        return unsupported
-    tile = int(params["tile"])
+    """The traditional path on ``threads`` threads; ``tile`` (rows, at least 1) is what each expert's rows are padded to."""
+    threads, tile = _threads(inputs, params), int(params["tile"])
+    if isinstance(threads, Support):
+        return threads
     if tile < 1:
         return Support.no(f"tile: expected at least 1 row, found {tile}")
-    arm = _ExpertCentric(inputs, tile)
+    arm = _ExpertCentric(inputs, tile, threads)
     return _prepared(inputs, arm, arm.output, arm.buffers)
 
 
 def prepare_output_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
-    """Outputs accumulate their routed experts; no parameters."""
-    unsupported = _unsupported(inputs)
-    if unsupported is not None:
-        return unsupported
-    arm = _OutputCentric(inputs)
+    """Outputs accumulate their routed experts, on ``threads`` threads."""
+    threads = _threads(inputs, params)
+    if isinstance(threads, Support):
+        return threads
+    arm = _OutputCentric(inputs, threads)
     return _prepared(inputs, arm, arm.output, arm.buffers)
 
 
 class _ExpertCentric:
     """Bucket, gather, product, SiLU x up, product, scatter, combine."""
 
-    def __init__(self, inputs: MoeInputs, tile: int) -> None:
+    def __init__(self, inputs: MoeInputs, tile: int, threads: int) -> None:
         weights, routing = inputs.weights, inputs.routing
         rows = routing.routes + min(weights.experts, routing.routes) * (tile - 1)
         self.tile = tile
+        self.threads = threads
         self.top_k = routing.top_k
         self.x = inputs.x
         self.ids = inputs.topk_ids
@@ -65,6 +66,7 @@ class _ExpertCentric:
 
     def __call__(self, copy: int) -> None:
         """One layer on weight copy ``copy``."""
+        use_threads(self.threads)
         w13, w2 = self.w13[copy], self.w2[copy]
         with torch.inference_mode():
             row_tokens, route_rows, experts, sizes = align(self.ids.flatten().tolist(), self.top_k, self.tile)
@@ -88,8 +90,9 @@ class _OutputCentric:
     The routing weight is folded into the second product.
     """
 
-    def __init__(self, inputs: MoeInputs) -> None:
+    def __init__(self, inputs: MoeInputs, threads: int) -> None:
         weights, top_k = inputs.weights, inputs.top_k
+        self.threads = threads
         self.tokens = tuple(inputs.x)
         self.ids = inputs.topk_ids
         self.route_weights = inputs.topk_weights
@@ -107,6 +110,7 @@ class _OutputCentric:
 
     def __call__(self, copy: int) -> None:
         """One layer on weight copy ``copy``."""
+        use_threads(self.threads)
         w13, w2 = self.w13[copy], self.w2[copy]
         with torch.inference_mode():
             routes = zip(self.tokens, self.rows, self.ids.tolist(), self.route_weights.tolist(), strict=True)
@@ -149,12 +153,12 @@ def _views(copies: Sequence[torch.Tensor], *, transposed: bool) -> tuple[tuple[t
     return tuple(tuple(each.t() if transposed else each for each in copy) for copy in copies)
 
 
-def _unsupported(inputs: MoeInputs) -> Support | None:
-    weights: MoeWeights = inputs.weights
-    found = weights.w13[0]
+def _threads(inputs: MoeInputs, params: Params) -> int | Support:
+    """The threads of the arm's calls, or why it cannot run on these inputs."""
+    found = inputs.weights.w13[0]
     if found.dtype is not torch.float32 or found.device.type != "cpu":
         return Support.no(f"needs fp32 weights on the host, found {found.dtype} on {found.device}")
-    return None
+    return choose_threads(params)
 
 
 def _prepared(

@@ -60,6 +60,8 @@ class KernelEntry:
     params: Mapping[str, Param] = field(default_factory=dict)
 
 
+_COUNT = Param(kind=int, required=True, least=1)
+_THREADS = Param(kind=int, required=False, least=1)
 _CUDA_CEILING_SOURCES = ("cuda_source.py", "kernels/ceilings.cu", "kernels/ceilings_cuda.py")
 _CUDA_CEILING_PARAMS = {  # which of them go together says benchkit.kernels.ceilings_cuda.parse_shapes
     "method": Param(kind=str, required=False),
@@ -79,30 +81,32 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             function="prepare_expert_centric",
             clock="host",
             fixture="moe",
-            sources=("kernels/cpu.py",),
-            params={"tile": Param(kind=int, required=True, least=1)},
+            sources=("kernels/cpu.py", "kernels/threads.py"),
+            params={"tile": _COUNT, "threads": _THREADS},
         ),
         "cpu_output_centric": KernelEntry(
             module="benchkit.kernels.cpu",
             function="prepare_output_centric",
             clock="host",
             fixture="moe",
-            sources=("kernels/cpu.py",),
+            sources=("kernels/cpu.py", "kernels/threads.py"),
+            params={"threads": _THREADS},
         ),
         "cpu_copy": KernelEntry(
             module="benchkit.kernels.ceilings",
             function="prepare_copy",
             clock="host",
             fixture="arrays",
-            sources=("kernels/ceilings.py",),
+            sources=("kernels/ceilings.py", "kernels/threads.py"),
+            params={"threads": _THREADS},
         ),
         "cpu_read": KernelEntry(
             module="benchkit.kernels.ceilings",
             function="prepare_read",
             clock="host",
             fixture="arrays",
-            sources=("kernels/ceilings.py",),
-            params={"segments": Param(kind=int, required=True, least=1)},
+            sources=("kernels/ceilings.py", "kernels/threads.py"),
+            params={"segments": _COUNT, "threads": _THREADS},
         ),
         "cuda_copy": KernelEntry(
             module="benchkit.kernels.ceilings_cuda",

@@ -9,7 +9,7 @@ from benchkit.kernels import registry
 from benchkit.kernels.contract import Support
 from benchkit.kernels.reference import compare
 
-ARMS = [("cpu_copy", {}), ("cpu_read", {"segments": 8})]
+ARMS = [("cpu_copy", {"threads": 1}), ("cpu_read", {"segments": 8, "threads": 1})]
 
 
 @pytest.mark.parametrize(("kernel", "params"), ARMS)
@@ -37,7 +37,7 @@ def test_a_call_that_did_not_happen_is_seen(kernel, params):
 
 def test_one_wrong_element_of_a_copy_is_seen():
     inputs = make_arrays(seed=1, bytes=1 << 16, copies=2)
-    arm = registry.prepare("cpu_copy", inputs, {})
+    arm = registry.prepare("cpu_copy", inputs, {"threads": 1})
     arm.call(1)
     assert arm.output().tolist() == [1.0] * 64
     inputs.targets[1][300] += 0.25
@@ -48,7 +48,7 @@ def test_one_wrong_element_of_a_copy_is_seen():
 
 def test_read_sums_its_segments():
     inputs = make_arrays(seed=1, bytes=1 << 16, copies=1)
-    arm = registry.prepare("cpu_read", inputs, {"segments": 4})
+    arm = registry.prepare("cpu_read", inputs, {"segments": 4, "threads": 1})
     arm.call(0)
     expected = inputs.sources[0].numpy().astype(np.float64).reshape(4, -1).sum(axis=1)
     np.testing.assert_allclose(arm.expected("stored"), expected, rtol=1e-14)
@@ -58,6 +58,6 @@ def test_read_sums_its_segments():
 
 
 def test_segments_must_divide():
-    answer = registry.prepare("cpu_read", make_arrays(seed=1, bytes=4000, copies=1), {"segments": 3})
+    answer = registry.prepare("cpu_read", make_arrays(seed=1, bytes=4000, copies=1), {"segments": 3, "threads": 1})
     assert isinstance(answer, Support)
     assert answer.reason == "segments: expected a divisor of 1000 elements, found 3"

@@ -1,5 +1,7 @@
 """Both host arms against the fp64 truth: sizes, skew, poison, copies, determinism, and the rows of trial B06."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,11 @@ from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.kernels.cpu import align
 from benchkit.kernels.reference import compare
 
-ARMS = [("cpu_expert_centric", {"tile": 1}), ("cpu_expert_centric", {"tile": 4}), ("cpu_output_centric", {})]
+ARMS = [
+    ("cpu_expert_centric", {"tile": 1, "threads": 1}),
+    ("cpu_expert_centric", {"tile": 4}),
+    ("cpu_output_centric", {"threads": 1}),
+]
 
 
 def prepared(kernel, params, inputs):
@@ -37,7 +43,7 @@ def test_right_at_the_sizes_of_the_demo(kernel, params, batch):
     check(prepared(kernel, params, make_inputs(weights, route("uniform", 7, batch, 32, 8))), 2)
 
 
-@pytest.mark.parametrize(("kernel", "params"), [*ARMS, ("cpu_expert_centric", {"tile": 7})])
+@pytest.mark.parametrize(("kernel", "params"), [*ARMS, ("cpu_expert_centric", {"tile": 7, "threads": 2})])
 @pytest.mark.parametrize("sizes", [(5, 3, 17, 11, 3), (1, 1, 1, 1, 1), (3, 3, 33, 5, 7), (9, 2, 10, 31, 2)])
 def test_right_at_odd_sizes(kernel, params, sizes):
     experts, top_k, hidden, intermediate, batch = sizes
@@ -117,8 +123,8 @@ def test_scratch_is_counted():
     )
     rows = 6 + 6 * 3
     expected = 4 * (rows * (16 + 12 + 6 + 16) + 6 * 16)
-    assert prepared("cpu_expert_centric", {"tile": 4}, inputs).scratch_bytes == expected
-    assert prepared("cpu_output_centric", {}, inputs).scratch_bytes == 4 * 2 * (12 + 6)
+    assert prepared("cpu_expert_centric", {"tile": 4, "threads": 1}, inputs).scratch_bytes == expected
+    assert prepared("cpu_output_centric", {"threads": 1}, inputs).scratch_bytes == 4 * 2 * (12 + 6)
 
 
 def test_other_weights_are_unsupported():
@@ -127,6 +133,21 @@ def test_other_weights_are_unsupported():
         answer = registry.prepare(kernel, make_inputs(weights, route("uniform", 5, 1, 4, 2)), params)
         assert isinstance(answer, Support)
         assert answer.reason == "needs fp32 weights on the host, found torch.bfloat16 on cpu"
+
+
+@pytest.mark.parametrize(("kernel", "params"), ARMS)
+def test_threads_are_locked_and_never_more_than_processors(kernel, params, monkeypatch):
+    inputs = make_inputs(
+        make_weights(seed=1, experts=4, hidden=16, intermediate=8, copies=1), route("uniform", 5, 1, 4, 2)
+    )
+    arm = prepared(kernel, {**params, "threads": 1}, inputs)
+    torch.set_num_threads(2)
+    arm.call(0)
+    assert torch.get_num_threads() == 1
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    answer = registry.prepare(kernel, inputs, {**params, "threads": 5})
+    assert isinstance(answer, Support)
+    assert answer.reason == "threads: expected at most 4, the processors of this machine, found 5"
 
 
 def test_rows_of_trial_b06():

@@ -15,9 +15,11 @@ HOST = {"cpu_expert_centric", "cpu_output_centric", "cpu_copy", "cpu_read"}
 
 
 def test_source_digest_by_hand():
-    content = (Path(benchkit.__file__).parent / "kernels" / "cpu.py").read_bytes()
-    line = b"kernels/cpu.py\x00" + hashlib.sha256(content).hexdigest().encode() + b"\n"
-    assert registry.source_digest("cpu_output_centric") == hashlib.sha256(line).hexdigest()
+    lines = b""
+    for path in ("kernels/cpu.py", "kernels/threads.py"):
+        content = (Path(benchkit.__file__).parent / path).read_bytes()
+        lines += path.encode() + b"\x00" + hashlib.sha256(content).hexdigest().encode() + b"\n"
+    assert registry.source_digest("cpu_output_centric") == hashlib.sha256(lines).hexdigest()
     assert registry.source_digest("cpu_output_centric") == registry.source_digest("cpu_expert_centric")
     assert registry.source_digest("cpu_output_centric") != registry.source_digest("cpu_copy")
 
@@ -38,34 +40,46 @@ def test_an_unknown_kernel_lists_the_known(ask):
 @pytest.mark.parametrize(
     ("kernel", "params", "problems"),
     [
-        ("cpu_expert_centric", {"tile": 4}, ()),
-        ("cpu_output_centric", {}, ()),
+        ("cpu_expert_centric", {"tile": 4, "threads": 1}, ()),
+        ("cpu_output_centric", {"threads": 1}, ()),
         (
             "cpu_expert_centric",
-            {"tiles": 4},
+            {"tiles": 4, "threads": 1},
             (
-                "tiles: unknown parameter of cpu_expert_centric; known: tile",
+                "tiles: unknown parameter of cpu_expert_centric; known: threads, tile",
                 "tile: expected an integer of at least 1 for cpu_expert_centric, found nothing",
             ),
         ),
-        ("cpu_output_centric", {"tile": 4}, ("tile: unknown parameter of cpu_output_centric; known: none",)),
         (
-            "cpu_expert_centric",
-            {"tile": True},
-            ("tile: expected an integer of at least 1 for cpu_expert_centric, found True",),
+            "cpu_output_centric",
+            {"tile": 4, "threads": 1},
+            ("tile: unknown parameter of cpu_output_centric; known: threads",),
         ),
         (
             "cpu_expert_centric",
-            {"tile": "4"},
-            ("tile: expected an integer of at least 1 for cpu_expert_centric, found '4'",),
+            {"tile": True, "threads": "4"},
+            (
+                "threads: expected an integer of at least 1 for cpu_expert_centric, found '4'",
+                "tile: expected an integer of at least 1 for cpu_expert_centric, found True",
+            ),
         ),
-        ("cpu_read", {"segments": 0}, ("segments: expected an integer of at least 1 for cpu_read, found 0",)),
+        (
+            "cpu_read",
+            {"segments": 0, "threads": 1},
+            ("segments: expected an integer of at least 1 for cpu_read, found 0",),
+        ),
+        ("cuda_copy", {"ctas_per_sm": 8, "threads": 256, "unroll": 4, "streaming": True}, ()),
+        (
+            "cuda_copy",
+            {"streaming": 1, "ctas_per_sm": 8},
+            ("streaming: expected a boolean for cuda_copy, found 1",),
+        ),
     ],
 )
 def test_parameters(kernel, params, problems):
     assert registry.param_problems(kernel, params) == problems
     if problems:
-        with pytest.raises(DataError, match=r"params\.(tile|segments)"):
+        with pytest.raises(DataError, match=r"params\.(tile|segments|threads|streaming)"):
             registry.prepare(kernel, None, params)
 
 
