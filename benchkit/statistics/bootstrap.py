@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Philox
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
 from benchkit.statistics.estimand import finite
@@ -91,12 +91,15 @@ def resample_indices(count: int, *, key: Key, replicates: int, batch: int) -> It
     if not 1 <= count < 1 << 32:
         raise ValueError(f"count: expected 1 to 2^32 - 1, found {count}")
     generator = Philox(counter=(1 << 256) - 1, key=key.low | key.high << 64)
-    factor, low_half, shift = np.uint64(count), np.uint64(0xFFFFFFFF), np.uint64(32)
     for start in range(0, replicates, batch):
         rows = min(batch, replicates - start)
-        raw = generator.random_raw(rows * count)
-        high_product = (raw >> shift) * factor + (((raw & low_half) * factor) >> shift)
-        yield (high_product >> shift).astype(np.int64).reshape(rows, count)
+        yield high_word(generator.random_raw(rows * count), count).reshape(rows, count)
+
+
+def high_word(words: NDArray[np.uint64], count: int) -> IntArray:
+    """``(word count) >> 64`` without 128-bit integers, exact for ``count < 2^32``."""
+    factor, half, shift = np.uint64(count), np.uint64(0xFFFFFFFF), np.uint64(32)
+    return (((words >> shift) * factor + (((words & half) * factor) >> shift)) >> shift).astype(np.int64)
 
 
 def all_resamples(count: int) -> IntArray:
