@@ -11,6 +11,7 @@ from benchkit.statistics.bootstrap import (
     all_resamples,
     bootstrap_bounds,
     bootstrap_key,
+    high_word,
     key_from_text,
     resample_indices,
 )
