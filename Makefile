@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check gpu-test
+.PHONY: setup demo test check readme gpu-test
 
 setup: .venv/.installed
 
@@ -24,6 +24,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/architecture -q
+
+readme: setup
+	$(BIN)/python tests/architecture/readme.py
 
 gpu-test:
 	python3 -m pytest -m gpu tests/gpu

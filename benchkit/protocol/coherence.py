@@ -101,7 +101,7 @@ def _arms(protocol: Protocol) -> Iterator[str]:
             yield f"arm[{index}].part_of: no arm is named {arm.part_of}"
         if arm.tolerance.truth not in protocol.truths:
             yield f'arm[{index}].correctness.truth: "{arm.tolerance.truth}" is not among correctness.truths'
-        if arm.tolerance.deterministic and not protocol.repeats:
+        if arm.tolerance.deterministic and not protocol.repeats and not arm.role.is_control:
             yield f"arm[{index}].correctness.deterministic: needs correctness.repeats, from which it is judged"
 
 

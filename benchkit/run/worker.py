@@ -96,7 +96,7 @@ class Worker:
         identity = run_identity(record)
         if settings.identity is not None and identity != settings.identity:
             raise MachineError(
-                f"a resumed run needs the machine that it was started on: expected {dict(settings.identity)}, found {identity}"
+                f"all processes of a run need one machine and one build: expected {dict(settings.identity)}, found {identity}"
             )
         if problems and not settings.exploratory:
             raise MachineError("the build is not the required one: " + "; ".join(problems))
