@@ -11,6 +11,7 @@ Rules:
 
 import ctypes
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -192,6 +193,8 @@ class CudaDevice:
     def __init__(self, *, launch: LaunchMode = "graph", cache: CacheMode = "cold-rotate") -> None:
         if not torch.cuda.is_available():
             raise MachineError("expected a GPU that torch can use, found none; run on a machine with one")
+        if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
+            raise MachineError("expected launches that return at once, found CUDA_LAUNCH_BLOCKING set; unset it")
         self.launch, self.cache = launch, cache
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._properties = torch.cuda.get_device_properties(self.torch_device)

@@ -134,19 +134,6 @@ def test_work_on_another_stream_shows_after_the_stop_event():
     assert statistics.median(sample.post_sync_ns for sample in samples) > 1_000_000
 
 
-def test_work_on_another_stream_cannot_hide_in_a_graph(device):
-    side, (call, values) = torch.cuda.Stream(), adder(device, 1024)
-
-    def escaping(copy: int) -> None:
-        call(copy)
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            values.add_(1.0)
-
-    with pytest.raises(WorkerError, match="a CUDA graph can capture"):
-        device.timer(escaping, calls=1, copies=1, with_delay=False)
-
-
 def test_persisting_lines_are_reset_before_every_sample(device, monkeypatch):
     call, _ = adder(device, 1024)
     timer = device.timer(call, calls=1, copies=1, with_delay=False)
@@ -167,10 +154,10 @@ def test_a_flush_makes_a_small_array_cold():
     medians = {}
     for cache in ("warm", "cold-flush"):
         device = CudaDevice(cache=cache)
-        arm = prepared(ceilings_cuda.prepare_read, make_arrays(seed=1, bytes=16 * MIB, copies=1, device="cuda"), VECTOR)
+        arm = prepared(ceilings_cuda.prepare_read, make_arrays(seed=1, bytes=24 * MIB, copies=1, device="cuda"), VECTOR)
         timer = device.timer(arm.call, calls=1, copies=1, with_delay=False)
         medians[cache] = statistics.median(timer.sample(injected_ns=0).duration_ns for _ in range(30))
-    assert medians["cold-flush"] > 1.2 * medians["warm"]
+    assert medians["cold-flush"] > 1.1 * medians["warm"]
 
 
 def test_kernels_of_a_call(device):
@@ -240,3 +227,17 @@ def test_a_ceiling_is_not_faster_than_the_memory(device, prepare):
     per_call = statistics.median(timer.sample(injected_ns=0).duration_ns for _ in range(10)) / 20
     moved = inputs.bytes * (2 if prepare is ceilings_cuda.prepare_copy else 1)
     assert 1000 < moved / per_call < 5000
+
+
+def test_work_on_another_stream_cannot_hide_in_a_graph():  # last: a capture that failed leaves its mark on torch's allocator
+    device = CudaDevice()
+    side, (call, values) = torch.cuda.Stream(), adder(device, 1024)
+
+    def escaping(copy: int) -> None:
+        call(copy)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            values.add_(1.0)
+
+    with pytest.raises(WorkerError, match="a CUDA graph can capture"):
+        device.timer(escaping, calls=1, copies=1, with_delay=False)
