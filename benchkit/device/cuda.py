@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
@@ -25,8 +25,8 @@ from benchkit.device.ports import LaunchedKernel, Reading, Timing
 from benchkit.errors import MachineError, WorkerError
 from benchkit.units import NS_PER_MS
 
-LaunchMode: TypeAlias = Literal["graph", "eager"]
-CacheMode: TypeAlias = Literal["cold-rotate", "cold-flush", "warm"]
+LAUNCH_MODES = ("graph", "eager")
+CACHE_MODES = ("cold-rotate", "cold-flush", "warm")
 
 SOURCE = r"""
 typedef long long i64;
@@ -190,7 +190,9 @@ class CudaDevice:
 
     name = "cuda"
 
-    def __init__(self, *, launch: LaunchMode = "graph", cache: CacheMode = "cold-rotate") -> None:
+    def __init__(self, *, launch: str = "graph", cache: str = "cold-rotate") -> None:
+        if launch not in LAUNCH_MODES or cache not in CACHE_MODES:
+            raise ValueError(f"expected one of {LAUNCH_MODES} and one of {CACHE_MODES}, found {launch} and {cache}")
         if not torch.cuda.is_available():
             raise MachineError("expected a GPU that torch can use, found none; run on a machine with one")
         if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
