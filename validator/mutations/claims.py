@@ -1,9 +1,11 @@
 """Claims that do not follow from the samples: analysis.json edited, or samples edited under it."""
 
+import json
+import math
 from typing import Any
 
-from validator.mutations.mutation import all_of, collected, having, mutation
-from validator.mutations.timing import arm_with, scale, subject
+from validator.mutations.mutation import all_of, collected, having, mutation, with_rows
+from validator.mutations.timing import arm_with, renumber, scale, subject
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
@@ -23,6 +25,21 @@ def analysis_without_family(copy: WorkingCopy) -> None:
     analysis = copy.read_json("analysis.json")
     del analysis["family"]
     copy.write_json("analysis.json", analysis)
+
+
+@mutation(Reason.ANALYSIS_INVALID, applies_to=CLAIMED)
+def analysis_with_nan(copy: WorkingCopy) -> None:
+    """A ratio is NaN, which is no JSON."""
+    _edit(copy, "comparisons", ratio=lambda _: math.nan)
+
+
+@mutation(Reason.ANALYSIS_INVALID, applies_to=CLAIMED)
+def analysis_with_key_twice(copy: WorkingCopy) -> None:
+    """The analysis states its family twice: readers differ on which one counts."""
+    text = copy.path("analysis.json").read_bytes().decode()
+    head, brace, tail = text.partition("{")
+    family = '"family": {"claim": "all-points", "verdict": "superior", "comparisons": 1}'
+    copy.path("analysis.json").write_bytes(f"{head}{brace}{family},{tail}".encode())
 
 
 @mutation(Reason.ANALYSIS_STALE, applies_to=CLAIMED)
@@ -104,6 +121,43 @@ def family_verdict_edited(copy: WorkingCopy) -> None:
     analysis = copy.read_json("analysis.json")
     family = analysis["family"]
     copy.write_json("analysis.json", {**analysis, "family": {**family, "verdict": _other_verdict(family["verdict"])}})
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def analysis_of_another_run(copy: WorkingCopy) -> None:
+    """The analysis is that of another run."""
+    copy.write_json("analysis.json", {**copy.read_json("analysis.json"), "run_id": "20200101T000000Z-00000000"})
+
+
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=CLAIMED)
+def process_called_failed(copy: WorkingCopy) -> None:
+    """A process whose last rows are cut off is said to have failed, everything resealed but the analysis."""
+    key = subject(copy)
+    copy.set_values("processes", copy.rows("processes", **key), status="failed", reason="killed")
+    copy.drop("samples", copy.rows("samples", **key)[-1:])
+
+
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=CLAIMED)
+def candidate_called_unsupported(copy: WorkingCopy) -> None:
+    """The candidate's rows at a point are gone: it is said not to be supported there."""
+    arm, point = arm_with(copy, "candidate"), copy.column("samples", "point")[0]
+    stated = [json.loads(text) for text in copy.column("processes", "unsupported")]
+    texts = [json.dumps([*entries, [point, arm, "unsupported"]], separators=(",", ":")) for entries in stated]
+    copy.set_columns("processes", unsupported=texts)
+    copy.drop("samples", copy.rows("samples", point=point, arm=arm))
+    renumber(copy)
+
+
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=all_of(CLAIMED, with_rows("kernels")))
+def kernels_emptied(copy: WorkingCopy) -> None:
+    """Nothing is said about kernels any more, everything resealed but the analysis."""
+    copy.take("kernels", [])
+
+
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=all_of(CLAIMED, with_rows("repeats")))
+def repeats_emptied(copy: WorkingCopy) -> None:
+    """Nothing is said about repeated outputs any more, everything resealed but the analysis."""
+    copy.take("repeats", [])
 
 
 @mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=CLAIMED)

@@ -103,15 +103,19 @@ def _counted(value: bytes) -> bytes:
 
 def plan_digest(protocol: Mapping[str, Any], digest: str) -> str:
     """Plan digest of a parsed protocol whose own digest is ``digest``."""
+    return json_digest(["benchkit.plan/1", plan_of(protocol, digest)])
+
+
+def plan_of(protocol: Mapping[str, Any], digest: str) -> list[Any]:
+    """The plan: per process its points in order, each with the arms of its warm-up and of its blocks in order."""
     points = point_ids(protocol["operating_points"])
-    plan = [
+    return [
         [
             process,
             [_point_plan(protocol, digest, process, point) for point in _ascending(points, f"{digest}/{process}")],
         ]
         for process in range(protocol["schedule"]["process_pairs"])
     ]
-    return json_digest(["benchkit.plan/1", plan])
 
 
 def _point_plan(protocol: Mapping[str, Any], digest: str, process: int, point: str) -> list[Any]:

@@ -5,6 +5,7 @@ import shutil
 import pyarrow.parquet as pq
 
 from validator.mutations.mutation import collected, mutation, with_rows
+from validator.mutations.provenance import widen_margin
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
@@ -27,6 +28,14 @@ def manifest_without_tables(copy: WorkingCopy) -> None:
     manifest = copy.read_json("manifest.json")
     del manifest["tables"]
     copy.write_json("manifest.json", manifest)
+
+
+@mutation(Reason.MANIFEST_INVALID)
+def manifest_with_key_twice(copy: WorkingCopy) -> None:
+    """The manifest says twice whether the run is synthetic: readers differ on which word counts."""
+    text = copy.path("manifest.json").read_bytes().decode()
+    head, brace, tail = text.partition("{")
+    copy.path("manifest.json").write_bytes(f'{head}{brace}"synthetic": false,{tail}'.encode())
 
 
 @mutation(Reason.UNSAFE_PATH)
@@ -71,10 +80,8 @@ def lock_edited(copy: WorkingCopy) -> None:
 
 @mutation(Reason.FILE_CHANGED)
 def protocol_edited(copy: WorkingCopy) -> None:
-    """The margin in protocol.toml is widened to 5 %."""
-    protocol = copy.protocol()
-    protocol["statistics"]["margin"] = "5%"
-    copy.write_protocol(protocol)
+    """The margin in protocol.toml is widened."""
+    widen_margin(copy)
 
 
 @mutation(Reason.FILE_CHANGED)
@@ -159,6 +166,13 @@ def ledger_without_start(copy: WorkingCopy) -> None:
     run = copy.read_json("manifest.json")["run_id"]
     lines = [line for line in copy.ledger() if not (line["run_id"] == run and line["event"] == "start")]
     copy.write_ledger(lines, chain=True)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_line_after_end(copy: WorkingCopy) -> None:
+    """The ledger goes on after the end of this run."""
+    lines = copy.ledger()
+    copy.write_ledger([*lines, {**lines[-1], "event": "resume", "status": None}], chain=True)
 
 
 def _halve(copy: WorkingCopy, name: str) -> None:

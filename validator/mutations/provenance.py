@@ -5,8 +5,9 @@ from typing import Any
 
 import rfc8785
 
-from validator.mutations.content import sha256
+from validator.mutations.content import json_digest, plan_of, sha256
 from validator.mutations.mutation import Facts, collected, having, mutation
+from validator.mutations.timing import renumber
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
@@ -28,6 +29,12 @@ def protocol_with_boolean_for_integer(copy: WorkingCopy) -> None:
     copy.write_protocol(protocol)
 
 
+@mutation(Reason.PROTOCOL_INVALID, reseal=True)
+def protocol_with_byte_order_mark(copy: WorkingCopy) -> None:
+    """protocol.toml begins with a byte-order mark."""
+    copy.path("protocol.toml").write_bytes(b"\xef\xbb\xbf" + copy.protocol_text().encode())
+
+
 @mutation(Reason.LOCK_MISSING, reseal=True)
 def lock_deleted(copy: WorkingCopy) -> None:
     """protocol.lock is deleted, and the manifest does not list it."""
@@ -44,10 +51,8 @@ def lock_without_time(copy: WorkingCopy) -> None:
 
 @mutation(Reason.PROTOCOL_CHANGED, reseal=True)
 def margin_widened(copy: WorkingCopy) -> None:
-    """The margin is widened to 5 % after the lock."""
-    protocol = copy.protocol()
-    protocol["statistics"]["margin"] = "5%"
-    copy.write_protocol(protocol)
+    """The margin is widened after the lock."""
+    widen_margin(copy)
 
 
 @mutation(Reason.PROTOCOL_CHANGED, reseal=True)
@@ -68,6 +73,15 @@ def lock_of_another_protocol(copy: WorkingCopy) -> None:
 def lock_of_another_plan(copy: WorkingCopy) -> None:
     """The lock names the digest of another plan."""
     copy.write_json("protocol.lock", {**copy.read_json("protocol.lock"), "plan_digest": "0" * 64})
+
+
+@mutation(Reason.PLAN_CHANGED, reseal=True)
+def locked_bytes_raised(copy: WorkingCopy) -> None:
+    """The lock claims twice the bytes that the protocol's routing touches."""
+    lock = copy.read_json("protocol.lock")
+    point = next(iter(lock["bytes"].values()))
+    point["unique_bytes"] *= 2
+    copy.write_json("protocol.lock", lock)
 
 
 @mutation(Reason.LOCKED_AFTER_START, reseal=True)
@@ -121,26 +135,42 @@ def build_not_as_required(copy: WorkingCopy) -> None:
     edit_environment(copy, {"python": "2.7.18"}, rows=range(len(copy.column("processes", "environment"))))
 
 
-def _requires_sources(facts: Facts) -> str | None:
-    return None if "sources" in facts.required else "no source digest is required"
-
-
-@mutation(Reason.BUILD_MISMATCH, reseal=True, applies_to=_requires_sources)
+@mutation(Reason.BUILD_MISMATCH, reseal=True)
 def source_not_as_required(copy: WorkingCopy) -> None:
-    """An arm ran from another source than the protocol requires."""
-    arm = sorted(copy.protocol()["build"]["require"]["sources"])[0]
-    rows = range(len(copy.column("processes", "environment")))
-    sources = copy.read_environment(0)["sources"]
-    edit_environment(copy, {"sources": {**sources, arm: "0" * 64}}, rows=rows)
+    """An arm ran from another source than the protocol requires, and everything names the protocol's digest."""
+    protocol = copy.protocol()
+    arm = protocol["arm"][0]["name"]
+    protocol.setdefault("build", {}).setdefault("require", {}).setdefault("sources", {})[arm] = "1" * 64
+    copy.write_protocol(protocol)
+    copy.relock()
+    ran = {**copy.read_environment(0)["sources"], arm: "0" * 64}
+    edit_environment(copy, {"sources": ran}, rows=range(len(copy.column("processes", "environment"))))
 
 
 @mutation(Reason.ORDER_NOT_AS_PLANNED, reseal=True)
 def relocked_after_the_run(copy: WorkingCopy) -> None:
     """The margin is widened and everything names the new digest, but the order that was run is the old one's."""
-    protocol = copy.protocol()
-    protocol["statistics"]["margin"] = "5%"
-    copy.write_protocol(protocol)
+    widen_margin(copy)
     copy.relock()
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def relocked_and_reordered(copy: WorkingCopy) -> None:
+    """The margin is widened, everything names the new digest and the rows are sorted anew: host times still tell."""
+    widen_margin(copy)
+    copy.relock()
+    planned = plan_of(copy.protocol(), json_digest(copy.protocol()))
+    place = {
+        (process, point, block - 1, arm): (process, at, block, arms.index(arm))
+        for process, points in planned
+        for at, (point, *blocks) in enumerate(points)
+        for block, arms in enumerate(blocks)
+        for arm in arms
+    }
+    rows = copy.table("samples").select(["process", "point", "block", "arm"]).to_pylist()
+    places = [place[row["process"], row["point"], row["block"], row["arm"]] for row in rows]
+    copy.take("samples", sorted(range(len(rows)), key=places.__getitem__))
+    renumber(copy)
 
 
 @mutation(Reason.ORDER_NOT_AS_PLANNED, reseal=True, applies_to=having(has_peak=True))
@@ -150,6 +180,13 @@ def peak_raised_after_the_run(copy: WorkingCopy) -> None:
     protocol["timing"]["peak_gb_per_s"] *= 2
     copy.write_protocol(protocol)
     copy.relock()
+
+
+def widen_margin(copy: WorkingCopy) -> None:
+    """Give the protocol another, wider margin."""
+    protocol = copy.protocol()
+    protocol["statistics"]["margin"] = "10%" if protocol["statistics"]["margin"] in ("5%", 0.05) else "5%"
+    copy.write_protocol(protocol)
 
 
 def edit_environment(copy: WorkingCopy, changes: dict[str, Any], *, rows: range) -> None:

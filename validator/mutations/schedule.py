@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from validator.mutations.mutation import Facts, all_of, collected, having, mutation, with_roles, with_rows
+from validator.mutations.mutation import Facts, all_of, collected, mutation, with_roles, with_rows
 from validator.mutations.provenance import edit_environment
 from validator.mutations.timing import arm_with, renumber, subject, subject_rows
 from validator.mutations.workspace import WorkingCopy
@@ -78,6 +78,22 @@ def process_deleted(copy: WorkingCopy) -> None:
     process = subject(copy)["process"]
     for name in PER_PROCESS:
         copy.drop(name, copy.rows(name, process=process))
+
+
+@mutation(Reason.PROCESS_MISSING, reseal=True)
+def process_renumbered(copy: WorkingCopy) -> None:
+    """The last process goes by a number that was not planned."""
+    process = subject(copy)["process"]
+    for name in PER_PROCESS:
+        copy.set_values(name, copy.rows(name, process=process), process=process + 1000)
+
+
+@mutation(Reason.PROCESS_MISSING, reseal=True)
+def first_attempt_hidden(copy: WorkingCopy) -> None:
+    """The last process is a second attempt, and nothing is there of the first."""
+    process = subject(copy)["process"]
+    for name in PER_PROCESS:
+        copy.set_values(name, copy.rows(name, process=process), attempt=1000)
 
 
 @mutation(Reason.POINT_MISSING, reseal=True, applies_to=lambda facts: None if facts.points > 1 else "needs two points")
@@ -212,6 +228,15 @@ def candidate_always_last(copy: WorkingCopy) -> None:
     renumber(copy)
 
 
+@mutation(Reason.ORDER_NOT_AS_PLANNED, reseal=True)
+def seq_with_a_gap(copy: WorkingCopy) -> None:
+    """The numbers of a process's rows have a gap, as if a row had been taken out."""
+    rows, seqs = copy.rows("samples", **subject(copy)), copy.column("samples", "seq")
+    for row in rows[len(rows) // 2 :]:
+        seqs[row] += 1
+    copy.set_columns("samples", seq=seqs)
+
+
 @mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(_several_processes, with_rows("kernels")))
 def kernel_differs(copy: WorkingCopy) -> None:
     """An arm launched another kernel in one process."""
@@ -233,7 +258,7 @@ def correctness_deleted(copy: WorkingCopy) -> None:
     copy.drop("correctness", copy.rows("correctness", **subject(copy), point=point, arm=arm))
 
 
-@mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=all_of(having(fixture="moe"), with_rows("correctness")))
+@mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=with_rows("correctness"))
 def correctness_emptied(copy: WorkingCopy) -> None:
     """No arm was ever checked."""
     copy.take("correctness", [])

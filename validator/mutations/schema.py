@@ -86,6 +86,18 @@ def status_unknown(copy: WorkingCopy) -> None:
 
 
 @mutation(Reason.SCHEMA_VALUE, reseal=True)
+def point_unknown(copy: WorkingCopy) -> None:
+    """A sample was taken at a point that the protocol does not have."""
+    copy.set_values("samples", [len(copy.column("samples", "seq")) - 1], point="batch=1000003")
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True)
+def timed_row_in_the_warmup(copy: WorkingCopy) -> None:
+    """A sample of block 0 is declared a warm-up where it stands."""
+    copy.set_values("samples", copy.rows("samples", block=0)[:1], warmup=True)
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True)
 def environment_not_its_digest(copy: WorkingCopy) -> None:
     """The digest beside an environment is another one's."""
     copy.set_values("processes", [0], environment_sha256="0" * 64)

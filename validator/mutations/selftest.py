@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from validator.findings import Report
+from validator.findings import Report, Validity
 from validator.mutations.corpus import MUTATIONS
 from validator.mutations.mutation import Facts, Mutation
 from validator.mutations.workspace import WorkingCopy
@@ -133,24 +133,24 @@ class _Trial:
         return Outcome(word=word, mutation=mutation.name, detail=detail)
 
     def _judge(self, mutation: Mutation, report: Report) -> tuple[Word, str]:
-        found = tuple(finding.reason for finding in report.reasons)
+        found = report.codes
         shown = ", ".join(dict.fromkeys(found)) or f"no reason ({report.validity})"
         if mutation.expected is None:
             if is_clean(report, self.baseline_reasons):
                 return Word.ACCEPTED, "harmless"
             return Word.MISSED, f"expected to be accepted, got {shown}"
-        if report.validity != "VALID" and found[:1] == (mutation.expected,):
+        if report.validity is not Validity.VALID and found[:1] == (mutation.expected,):
             return Word.REJECTED, mutation.expected
         return Word.MISSED, f"expected {mutation.expected}, got {shown}"
 
 
 def is_clean(report: Report, baseline_reasons: tuple[Reason, ...] = ()) -> bool:
     """Whether a report has exactly the reasons of the untouched bundle; without any it must be VALID."""
-    found = tuple(finding.reason for finding in report.reasons)
-    return found == baseline_reasons and (report.validity == "VALID") == (not baseline_reasons)
+    found = report.codes
+    return found == baseline_reasons and (report.validity is Validity.VALID) == (not baseline_reasons)
 
 
 def _refuse_unclean(report: Report, baseline_reasons: tuple[Reason, ...]) -> None:
     if not is_clean(report, baseline_reasons):
-        found = ", ".join(dict.fromkeys(finding.reason for finding in report.reasons)) or "no reason"
+        found = ", ".join(dict.fromkeys(report.codes)) or "no reason"
         raise UncleanBundle(f"expected a clean bundle, got {report.validity}: {found}")

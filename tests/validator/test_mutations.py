@@ -1,0 +1,142 @@
+"""Every mutation on a host-clock and on a CUDA-event bundle of the fake device: the exact first reason, or acceptance."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from validator.validate import validate as check_bundle
+from validator.findings import Finding, Identity, Report, Validity
+from validator.mutations import MUTATIONS, Mutation, UncleanBundle, selftest
+from validator.mutations.mutation import Facts
+from validator.mutations.selftest import Word
+from validator.reasons import Reason
+
+SYNTHETIC = (Reason.SYNTHETIC,)
+BUNDLES = ("fake_bundle", "fake_cuda_bundle")
+BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
+NOT_IN_A_LOG = {
+    Reason.PROTOCOL_NOT_THE_EXPECTED: "needs a protocol from outside the bundle (--protocol)",
+}
+
+
+@pytest.fixture(params=BUNDLES)
+def bundle(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.fixture(scope="session")
+def validate() -> Callable[[Path], Report]:
+    """The validator, which looks at a bundle that nobody changes only once."""
+    seen: dict[Path, Report] = {}
+
+    def look(path: Path) -> Report:
+        if "validator-selftest-" in str(path):
+            return check_bundle(path)
+        if path not in seen:
+            seen[path] = check_bundle(path)
+        return seen[path]
+
+    return look
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=list(BY_NAME))
+def test_mutation(bundle: Path, mutation: Mutation, validate: Callable[[Path], Report]) -> None:
+    (outcome,) = selftest(bundle, validate=validate, baseline_reasons=SYNTHETIC, mutations=[mutation]).outcomes
+    if outcome.word is Word.SKIPPED:
+        pytest.skip(outcome.detail)
+    if mutation.expected is None:
+        assert (outcome.word, outcome.detail) == (Word.ACCEPTED, "harmless")
+    else:
+        assert (outcome.word, outcome.detail) == (Word.REJECTED, mutation.expected)
+
+
+def test_names_and_descriptions() -> None:
+    assert len(MUTATIONS) >= 40
+    assert len(BY_NAME) == len(MUTATIONS)
+    assert all(mutation.description.endswith(".") for mutation in MUTATIONS)
+
+
+def test_every_reason_has_a_mutation() -> None:
+    covered = {mutation.expected for mutation in MUTATIONS} - {None}
+    assert set(Reason) - covered == set(NOT_IN_A_LOG)
+
+
+def test_every_mutation_has_a_subject(request: pytest.FixtureRequest) -> None:
+    facts = [Facts.of(request.getfixturevalue(name)) for name in BUNDLES]
+    homeless = {m.name: [m.applies_to(known) for known in facts] for m in MUTATIONS}
+    assert {name: why for name, why in homeless.items() if None not in why} == {}
+
+
+def test_no_mutation_touches_the_original(fake_bundle: Path, validate: Callable[[Path], Report]) -> None:
+    before = {path: path.read_bytes() for path in fake_bundle.rglob("*") if path.is_file()}
+    chosen = [BY_NAME["file-is-a-link"], BY_NAME["parquet-by-pandas"], BY_NAME["relocked-after-the-run"]]
+    assert selftest(fake_bundle, validate=validate, baseline_reasons=SYNTHETIC, mutations=chosen)
+    assert {path: path.read_bytes() for path in fake_bundle.rglob("*") if path.is_file()} == before
+
+
+def scripted(validity: Validity, *reasons: Reason) -> Callable[[Path], Report]:
+    """A validator that says the same of everything but an untouched bundle, which it calls valid."""
+    found = tuple(Finding(reason=reason, where="", expected="", got="") for reason in reasons)
+
+    def validate(path: Path) -> Report:
+        touched = any(part in BY_NAME for part in path.parts)
+        return Report(
+            bundle=Identity(path=str(path)),
+            validity=validity if touched else Validity.VALID,
+            reasons=found if touched else (),
+        )
+
+    return validate
+
+
+CHOSEN = [BY_NAME["manifest-deleted"], BY_NAME["stream-not-blocked"], BY_NAME["reports-beside"]]
+
+
+def test_a_validator_that_accepts_everything_fails(fake_bundle: Path) -> None:
+    result = selftest(fake_bundle, validate=scripted(Validity.VALID), mutations=CHOSEN)
+    assert result.lines == (
+        "missed    manifest-deleted                      expected MANIFEST_MISSING, got no reason (VALID)",
+        "skipped   stream-not-blocked                    needs clock cuda-event, found host",
+        "accepted  reports-beside                        harmless",
+        "1 passed, 1 failed, 1 skipped",
+    )
+    assert (result.passed, result.failed, result.skipped, bool(result)) == (1, 1, 1, False)
+
+
+def test_a_validator_that_rejects_everything_fails(fake_bundle: Path) -> None:
+    validate = scripted(Validity.INVALID, Reason.MANIFEST_MISSING, Reason.EXTRA_FILE)
+    result = selftest(fake_bundle, validate=validate, mutations=CHOSEN)
+    assert result.lines == (
+        "rejected  manifest-deleted                      MANIFEST_MISSING",
+        "skipped   stream-not-blocked                    needs clock cuda-event, found host",
+        "missed    reports-beside                        expected to be accepted, got MANIFEST_MISSING, EXTRA_FILE",
+        "1 passed, 1 failed, 1 skipped",
+    )
+
+
+def test_the_right_reason_must_come_first_and_count(fake_bundle: Path) -> None:
+    for validate in (
+        scripted(Validity.INVALID, Reason.EXTRA_FILE, Reason.MANIFEST_MISSING),
+        scripted(Validity.VALID, Reason.MANIFEST_MISSING),
+    ):
+        result = selftest(fake_bundle, validate=validate, mutations=CHOSEN[:1])
+        assert (result.passed, result.failed) == (0, 1)
+
+
+def test_nothing_passed_is_no_success(fake_bundle: Path) -> None:
+    assert not selftest(fake_bundle, validate=scripted(Validity.INVALID), mutations=CHOSEN[1:2])
+
+
+def test_an_unclean_bundle_is_refused(fake_bundle: Path, validate: Callable[[Path], Report]) -> None:
+    with pytest.raises(UncleanBundle, match=r"^expected a clean bundle, got INVALID: SYNTHETIC$"):
+        selftest(fake_bundle, validate=validate)
+
+
+def test_copies_are_kept_where_asked(fake_bundle: Path, tmp_path: Path) -> None:
+    selftest(fake_bundle, validate=scripted(Validity.VALID), keep=tmp_path / "kept", mutations=CHOSEN)
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["manifest-deleted", "reports-beside"]
+    copy = tmp_path / "kept" / "manifest-deleted" / fake_bundle.name
+    assert not (copy / "manifest.json").exists()
+    assert (copy / "samples.parquet").read_bytes() == (fake_bundle / "samples.parquet").read_bytes()
