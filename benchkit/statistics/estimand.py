@@ -7,6 +7,7 @@ Rules:
 """
 
 import math
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -116,7 +117,14 @@ def log_ratios(candidate: ArrayLike, baseline: ArrayLike) -> FloatArray:
     lower = positive(baseline, name="baseline")
     if upper.size != lower.size:
         raise ValueError(f"expected as many candidate as baseline medians, found {upper.size} and {lower.size}")
-    return np.array([math.log(c / b) for c, b in zip(upper.tolist(), lower.tolist(), strict=True)], dtype=np.float64)
+    return np.array([_log_ratio(c, b) for c, b in zip(upper.tolist(), lower.tolist(), strict=True)], dtype=np.float64)
+
+
+def _log_ratio(above: float, below: float) -> float:
+    """``log(above / below)``, by the difference of logarithms where the quotient leaves the range of numbers."""
+    quotient = above / below
+    in_range = sys.float_info.min <= quotient <= sys.float_info.max
+    return math.log(quotient) if in_range else math.log(above) - math.log(below)
 
 
 def geometric_ratio(ratios: Sequence[float] | FloatArray) -> float | None:

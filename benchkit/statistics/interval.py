@@ -4,7 +4,8 @@ Rules:
 1. K = 0: nothing. K = 1: the ratio alone. Equal log ratios: [ratio, ratio] and no p-value. Otherwise all of it.
 2. A bound that is infinite is None and ``unbounded`` says so; a number that does not exist is None. NaN never leaves here.
 3. Sums are exactly rounded (``math.fsum``), the variance is two-pass: two code bases agree to 1e-12.
-4. The guarded interval is for timers that are coarse against the margin; it contains the plain one.
+4. The guarded interval is for timers that are coarse against the margin; it contains the plain one where the medians of a
+   point are of one size, as they are.
 """
 
 import math
