@@ -22,17 +22,30 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def content_sha256(table: pa.Table, schema: pa.Schema) -> str:
-    """Content digest of a table whose columns are those of ``schema``."""
-    columns = []
-    for field in schema:
-        hasher = hashlib.sha256()
-        for batch in table.column(field.name).chunks:
-            for start in range(0, len(batch), _CHUNK_ROWS):
-                hasher.update(_encoded(batch.slice(start, _CHUNK_ROWS), field))
-        columns.append([field.name, _plain_type(field.type), hasher.hexdigest()])
-    document: Any = ["benchkit.table/1", table.num_rows, *columns]
-    return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
+class ContentDigest:
+    """The content digest of a table that comes in parts."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._hashers = [hashlib.sha256() for _ in schema]
+        self.rows = 0
+
+    def update(self, part: pa.Table) -> None:
+        """Add the next rows; the part has the columns of the schema."""
+        self.rows += part.num_rows
+        for field, hasher in zip(self._schema, self._hashers, strict=True):
+            for chunk in part.column(field.name).chunks:
+                for start in range(0, len(chunk), _CHUNK_ROWS):
+                    hasher.update(_encoded(chunk.slice(start, _CHUNK_ROWS), field))
+
+    def hexdigest(self) -> str:
+        """The digest of all rows so far."""
+        columns = [
+            [field.name, _plain_type(field.type), hasher.hexdigest()]
+            for field, hasher in zip(self._schema, self._hashers, strict=True)
+        ]
+        document: Any = ["benchkit.table/1", self.rows, *columns]
+        return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
 
 
 def _plain_type(kind: pa.DataType) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchkit.bundle.digest import content_sha256
+from benchkit.bundle.digest import ContentDigest
 from benchkit.bundle.schema import table_schema
 
 Row = Sequence[Any]
@@ -40,21 +40,20 @@ def build_table(name: str, rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_table(folder: Path, name: str, table: pa.Table, *, protocol_digest: str, run_id: str) -> TableEntry:
-    """Write ``<folder>/<name>.parquet`` and return its entry for the manifest."""
-    schema = table_schema(name)
+def write_table(folder: Path, name: str, parts: Iterable[pa.Table], *, protocol_digest: str, run_id: str) -> TableEntry:
+    """Write ``<folder>/<name>.parquet`` from tables of its schema, one after the other, and return its entry for the manifest."""
     footer = {
         "benchkit.schema": f"benchkit.{name}/1",
         "benchkit.protocol_digest": protocol_digest,
         "benchkit.run_id": run_id,
     }
+    schema = table_schema(name).with_metadata(footer)
+    digest = ContentDigest(schema)
     path = folder / f"{name}.parquet"
     temporary = path.with_suffix(".parquet.tmp")
-    pq.write_table(
-        table.replace_schema_metadata(footer),
-        temporary,
-        compression="zstd",
-        write_page_checksum=True,
-    )
+    with pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as writer:
+        for part in parts:
+            digest.update(part)
+            writer.write_table(part.replace_schema_metadata(footer))
     temporary.replace(path)
-    return TableEntry(rows=table.num_rows, content_sha256=content_sha256(table, schema))
+    return TableEntry(rows=digest.rows, content_sha256=digest.hexdigest())

@@ -7,7 +7,7 @@ Rules:
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from benchkit.protocol.lock import lock_path
 from benchkit.protocol.model import Protocol
 from benchkit.run import ledger
 from benchkit.run.folder import Attempt, RunFolder, RunSettings
+from benchkit.run.records import read_rows
 
 
 def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: Callable[[Path], object]) -> Path:
@@ -42,7 +43,7 @@ def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: C
         status="failed_processes" if failed else "complete",
     )
     (bundle / ledger.LEDGER).write_bytes(prefix.data)
-    problems = {p for attempt in attempts if attempt.records.header for p in attempt.records.header.problems}
+    problems = {problem for attempt in attempts if attempt.header for problem in attempt.header.problems}
     record = SealRecord(
         protocol_id=protocol.id,
         protocol_digest=plan.locked.digest,
@@ -76,25 +77,31 @@ def _copy_assets(protocol: Protocol, source: Path, bundle: Path) -> list[Externa
 def _write_tables(
     bundle: Path, plan: Plan, settings: RunSettings, attempts: Sequence[Attempt], folder: Path
 ) -> dict[str, TableEntry]:
-    entries = {}
-    for name in TABLES:
-        if name == "processes":
-            rows = [_process_row(attempt) for attempt in attempts]
-        elif name == "routing":
-            rows = routing_rows(plan.protocol, folder)
-        else:
-            rows = [
-                [attempt.process, attempt.attempt, *row]
-                for attempt in attempts
-                for row in attempt.records.tables.get(name, ())
-            ]
-        table = build_table(name, rows)
-        entries[name] = write_table(bundle, name, table, protocol_digest=plan.locked.digest, run_id=settings.run_id)
-    return entries
+    return {
+        name: write_table(
+            bundle,
+            name,
+            (build_table(name, rows) for rows in _parts(name, plan, attempts, folder)),
+            protocol_digest=plan.locked.digest,
+            run_id=settings.run_id,
+        )
+        for name in TABLES
+    }
+
+
+def _parts(name: str, plan: Plan, attempts: Sequence[Attempt], folder: Path) -> Iterator[list[list[Any]]]:
+    """The rows of a table, an attempt at a time."""
+    if name == "processes":
+        yield [_process_row(attempt) for attempt in attempts]
+    elif name == "routing":
+        yield routing_rows(plan.protocol, folder)
+    else:
+        for attempt in attempts:
+            yield [[attempt.process, attempt.attempt, *row] for row in read_rows(attempt.records, name)]
 
 
 def _process_row(attempt: Attempt) -> list[Any]:
-    outcome, header = attempt.outcome, attempt.records.header
+    outcome, header = attempt.outcome, attempt.header
     known: list[Any] = ["{}", "", "", "", "", "", 0, 0, "{}", "[]", "{}"]
     if header is not None:
         known = [

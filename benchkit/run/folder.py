@@ -14,7 +14,7 @@ from typing import Any
 
 from benchkit.bundle.seal import write_text
 from benchkit.errors import BundleError
-from benchkit.run.records import WorkerRecords, read_records
+from benchkit.run.records import Header, read_end, read_header
 
 MAX_ATTEMPTS = 3
 
@@ -48,7 +48,8 @@ class Attempt:
     process: int
     attempt: int
     outcome: Outcome
-    records: WorkerRecords
+    header: Header | None
+    records: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +120,17 @@ class RunFolder:
         return [self._attempt(process, _attempt_number(path), path) for path in starts]
 
     def _attempt(self, process: int, attempt: int, started: Path) -> Attempt:
-        records = read_records(self.records_path(process, attempt))
+        records = self.records_path(process, attempt)
         path = self.root / f"process-{process:05d}-attempt-{attempt}.outcome.json"
         started_utc = started.read_text("utf-8")
         if path.exists():
             outcome = Outcome(**json.loads(path.read_text("utf-8")))
-        elif records.end is not None:
-            outcome = Outcome(
-                status=records.end.status, reason=records.end.reason, started_utc=started_utc, ended_utc=None
-            )
+        elif (end := read_end(records)) is not None:
+            outcome = Outcome(status=end.status, reason=end.reason, started_utc=started_utc, ended_utc=None)
         else:
             reason = "the run was stopped from outside"
             outcome = Outcome(status="interrupted", reason=reason, started_utc=started_utc, ended_utc=None)
-        return Attempt(process=process, attempt=attempt, outcome=outcome, records=records)
+        return Attempt(process=process, attempt=attempt, outcome=outcome, header=read_header(records), records=records)
 
     def remove(self) -> None:
         """Remove the working folder of a sealed run."""

@@ -6,8 +6,8 @@ Rules:
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -71,29 +71,31 @@ class RecordWriter:
         self._file.flush()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRecords:
-    """All that a worker left behind."""
-
-    header: Header | None = None
-    end: End | None = None
-    tables: Mapping[str, list[list[Any]]] = field(default_factory=dict)
+def read_header(path: Path) -> Header | None:
+    """The header of a worker's file; None where it wrote none."""
+    record = next(_lines(path, "header"), None)
+    return None if record is None else Header(**record)
 
 
-def read_records(path: Path) -> WorkerRecords:
-    """Read a worker's file; a missing file is a worker that wrote nothing."""
-    header, end, tables = None, None, dict[str, list[list[Any]]]()
+def read_end(path: Path) -> End | None:
+    """The end line of a worker's file; None where the worker did not end by itself."""
+    record = next(_lines(path, "end"), None)
+    return None if record is None else End(**record)
+
+
+def read_rows(path: Path, table: str) -> list[list[Any]]:
+    """The rows of one table in a worker's file, in the order in which they were made."""
+    return [row for record in _lines(path, "rows", table) for row in record["rows"]]
+
+
+def _lines(path: Path, kind: str, table: str | None = None) -> Iterator[dict[str, Any]]:
+    """The records of a kind (and table); a missing file has none, and a line torn by a kill is no record."""
+    start = json.dumps({"kind": kind} if table is None else {"kind": kind, "table": table}, separators=(",", ":"))[:-1]
     if not path.exists():
-        return WorkerRecords()
-    for line in path.read_text("utf-8", errors="replace").splitlines(keepends=True):
-        if not line.endswith("\n"):
-            break  # torn by a kill
-        record = json.loads(line)
-        kind = record.pop("kind")
-        if kind == "header":
-            header = Header(**record)
-        elif kind == "end":
-            end = End(**record)
-        else:
-            tables.setdefault(record["table"], []).extend(record["rows"])
-    return WorkerRecords(header=header, end=end, tables=tables)
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith(start + ",") and line.endswith("\n"):
+                record = json.loads(line)
+                del record["kind"]
+                yield record

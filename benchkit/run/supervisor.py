@@ -27,7 +27,8 @@ from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import LockedProtocol, load_locked, lock_path, utc_now
 from benchkit.run import ledger
 from benchkit.run.collect import build_bundle
-from benchkit.run.folder import MAX_ATTEMPTS, Attempt, Outcome, RunFolder, RunSettings
+from benchkit.run.folder import MAX_ATTEMPTS, Outcome, RunFolder, RunSettings
+from benchkit.run.records import Header, read_end, read_header
 from benchkit.run.worker import run_identity
 
 _POLL_S = 0.05
@@ -178,18 +179,18 @@ def _run_attempt(folder: RunFolder, planned: Plan, process: int, attempt: int, p
         except BaseException:
             _kill(worker)
             raise
-    ended = folder.attempts(process)[-1]
-    if code == _MACHINE and ended.records.end is None:
+    end = read_end(folder.records_path(process, attempt))
+    if code == _MACHINE and end is None:
         message = _last_line(folder.log_path(process, attempt))
         folder.forget(process, attempt)
         raise MachineError(message)
     outcome = Outcome(status="ok", reason=None, started_utc=started, ended_utc=utc_now())
-    if ended.records.end is None:
+    if end is None:
         outcome = replace(outcome, status="failed", reason=_why(code, folder, process, attempt, planned))
-    elif ended.records.end.status != "ok":
-        outcome = replace(outcome, status="failed", reason=ended.records.end.reason)
+    elif end.status != "ok":
+        outcome = replace(outcome, status="failed", reason=end.reason)
     folder.finish(process, attempt, outcome)
-    _keep_identity(folder, ended)
+    _keep_identity(folder, read_header(folder.records_path(process, attempt)))
 
 
 def _wait(
@@ -249,11 +250,11 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _keep_identity(folder: RunFolder, ended: Attempt) -> None:
+def _keep_identity(folder: RunFolder, header: Header | None) -> None:
     """Remember what the first process ran on, so that a resumed run can demand the same."""
     settings = folder.settings()
-    if settings.identity is None and ended.records.header is not None:
-        environment = json.loads(ended.records.header.environment)
+    if settings.identity is None and header is not None:
+        environment = json.loads(header.environment)
         folder.write_settings(replace(settings, identity=run_identity(environment)))
 
 

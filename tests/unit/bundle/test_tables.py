@@ -9,9 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 import rfc8785
 
-from benchkit.bundle.digest import content_sha256
+from benchkit.bundle.digest import ContentDigest
 from benchkit.bundle.schema import TABLES, table_schema
 from benchkit.bundle.tables import build_table, write_table
+
+
+def content_sha256(table: pa.Table, schema: pa.Schema) -> str:
+    """The digest of a whole table."""
+    digest = ContentDigest(schema)
+    digest.update(table)
+    return digest.hexdigest()
 
 
 def text(value: str) -> bytes:
@@ -84,5 +91,5 @@ def test_a_null_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
         build_table("routing", [["batch=1", 2**40, 0, 3, 0.5]])
     table = build_table("routing", [])
-    entry = write_table(tmp_path, "routing", table, protocol_digest="d", run_id="r")
+    entry = write_table(tmp_path, "routing", [table], protocol_digest="d", run_id="r")
     assert (entry.rows, [path.name for path in tmp_path.iterdir()]) == (0, ["routing.parquet"])
