@@ -78,6 +78,7 @@ class FakeDevice:
         self.process = process
         self.clock_tick_ns = script.clock_tick_ns
         self.l2_bytes = script.l2_bytes
+        self.binaries: Mapping[str, str] = {}
         self.now_ns = NS_PER_S
         self.samples = 0
         self._point = ""

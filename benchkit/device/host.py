@@ -103,6 +103,7 @@ class HostDevice:
     name: str = "host"
     clock_tick_ns: int = field(default_factory=clock_tick_ns)
     l2_bytes: int = field(default_factory=last_level_cache_bytes)
+    binaries: Mapping[str, str] = field(default_factory=dict)
 
     def timer(self, call: Callable[[int], None], *, calls: int, copies: int, with_delay: bool) -> HostTimer:
         """A timer of ``calls`` calls over ``copies`` copies; ValueError on fewer than one of either."""
@@ -110,7 +111,7 @@ class HostDevice:
             raise ValueError(f"expected at least 1 call and 1 copy, found {calls} and {copies}")
         return HostTimer(call=call, order=tuple(i % copies for i in range(calls)), with_delay=with_delay)
 
-    def kernels(self, call: Callable[[int], None]) -> tuple[LaunchedKernel, ...]:  # noqa: ARG002 - launches none
+    def kernels(self, call: Callable[[int], None]) -> tuple[LaunchedKernel, ...]:
         """Empty: a host launches no kernels."""
         return ()
 

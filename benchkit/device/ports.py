@@ -63,6 +63,7 @@ class Device(Protocol):
     name: str  # "host" | "cuda" | "fake"
     clock_tick_ns: int  # smallest step of the clock that durations come from
     l2_bytes: int  # last-level cache as the system reports it
+    binaries: Mapping[str, str]  # code that the device itself compiled or loaded: name -> SHA-256
 
     def timer(self, call: Callable[[int], None], *, calls: int, copies: int, with_delay: bool) -> Timer:
         """Prepare a timer of ``calls`` calls; call i is ``call(i % copies)``. ``with_delay``: the sample ends with a delay (0 ns unless asked)."""

@@ -26,7 +26,7 @@ from benchkit.run.bench import Accuracy
 from benchkit.units import MIB, FloatArray
 
 _HOST_PACKAGES = ("torch", "numpy")
-_CUDA_PACKAGES = (*_HOST_PACKAGES, "triton", "cuda-core", "cuda-bindings", "nvidia-ml-py")
+_CUDA_PACKAGES = (*_HOST_PACKAGES, "triton", "cuda-bindings", "nvidia-ml-py")
 _CEILING_SEED = 0
 
 
@@ -76,8 +76,8 @@ class TorchBench:
         return digest.hexdigest()
 
     def binaries(self) -> Mapping[str, str]:
-        """Loaded shared objects of torch, CUDA, NVRTC, Triton and vLLM."""
-        return loaded_binaries(self._digest_cache)
+        """Loaded shared objects of torch, CUDA, NVRTC, Triton and vLLM, and the device's own code."""
+        return {**loaded_binaries(self._digest_cache), **self.device.binaries}
 
     def _inputs(self, point: Point) -> MoeInputs | ArrayInputs:
         if point.id not in self._points:
