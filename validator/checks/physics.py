@@ -200,8 +200,7 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
     layout = view.rows.layout
     timed = set()
     for record, segment in view.records():
-        here = view.rows.cells(segment)[~view.rows.flags("warmup", segment)]
-        for cell in np.unique(here[here >= 0]).tolist():
+        for cell in view.rows.timed_cells(segment):
             point, arm = divmod(cell, len(layout.arms))
             timed.add((record.process, record.attempt, layout.points[point], layout.arms[arm]))
     tolerances = {arm.name: view.protocol.tolerance_of(arm) for arm in view.protocol.arms}

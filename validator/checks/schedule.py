@@ -72,7 +72,8 @@ def _processes(view: View) -> Iterator[Finding]:
 
 
 def _drift(view: View) -> Iterator[Finding]:
-    records = [record for record in view.bundle.processes or () if record.environment.known]
+    known = [record for record in view.bundle.processes or () if record.environment.known]
+    records = sorted(known, key=lambda record: record.status != "ok")
     for record in records[1:]:
         first = records[0]
         pairs = (
@@ -82,7 +83,8 @@ def _drift(view: View) -> Iterator[Finding]:
             ("l2_bytes", first.l2_bytes, record.l2_bytes),
         )
         for what, expected, got in pairs:
-            if expected != got and got not in ("", ()):
+            ended_early = record.status != "ok" and got in ("", (), 0)
+            if expected != got and not ended_early:
                 where = f"{record.name}:{what}"
                 yield _finding(Reason.ENVIRONMENT_DRIFT, where, *_difference(str(expected), str(got)))
 
@@ -208,10 +210,9 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
         if frame.text("truth", row) == truths.get(arm):
             known.add((*frame.process(row), frame.text("point", row), arm))
     for record, segment in view.records():
-        timed = ~view.rows.flags("warmup", segment)
-        for cell in np.unique(view.rows.cells(segment)[timed]).tolist():
+        for cell in view.rows.timed_cells(segment):
             point, arm = divmod(cell, len(layout.arms))
-            if cell < 0 or view.protocol.arms[arm].role in CONTROLS:
+            if view.protocol.arms[arm].role in CONTROLS:
                 continue
             names = (layout.points[point], layout.arms[arm])
             if (record.process, record.attempt, *names) not in known:

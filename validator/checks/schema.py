@@ -78,7 +78,7 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
             if negative.any():
                 yield _first(frame, column, negative, "0 or more", numbers[int(np.argmax(negative))])
     if frame.name == "samples":
-        block = frame.numbers["block"].astype(np.int64)
+        block = frame.numbers["block"].astype(np.int32)
         bad = (block < -1) | (frame.numbers["warmup"].astype(np.bool_) != (block == -1))
         if bad.any():
             row = int(np.argmax(bad))

@@ -78,8 +78,8 @@ class Layout:
 class SampleRows:
     """The samples in memory; ``sorted`` says whether processes and attempts ascended."""
 
-    point: NDArray[np.int32]
-    arm: NDArray[np.int32]
+    point: Ints
+    arm: Ints
     columns: Mapping[str, NDArray[np.generic]]
     segments: tuple[Segment, ...]
     layout: Layout
@@ -97,6 +97,12 @@ class SampleRows:
         """Give the (point, arm) cell of every row, as point * arms + arm; -1 for unknown names."""
         point, arm = self.point[segment.rows].astype(np.int64), self.arm[segment.rows]
         return np.where((point >= 0) & (arm >= 0), point * len(self.layout.arms) + arm, -1)
+
+    def timed_cells(self, segment: Segment) -> list[int]:
+        """Give the (point, arm) cells that have timed rows, ascending."""
+        cells = self.cells(segment)[~self.flags("warmup", segment)]
+        present: list[int] = np.flatnonzero(np.bincount(cells[cells >= 0])).tolist()
+        return present
 
     def keys(self, segment: Segment) -> NDArray[np.int64]:
         """Give the key of every row; -1 where block or sample are outside of what can be planned."""
@@ -152,7 +158,8 @@ class View:
         layout = self.rows.layout
         per_point = layout.base(1, -1, 0)
         planned = self.planned(record)
-        present = np.intersect1d(planned, self.rows.keys(segment))
+        keys = self.rows.keys(segment)
+        present = planned if np.array_equal(keys, planned) else np.intersect1d(planned, keys)
         wanted = np.bincount(planned // per_point, minlength=len(layout.points))
         got = np.bincount(present // per_point, minlength=len(layout.points))
         return np.asarray((got == wanted) & (wanted > 0))
@@ -197,13 +204,13 @@ def _sample_rows(protocol: Protocol, frame: Frame) -> SampleRows:
     point = frame.texts["point"].recoded(layout.points)
     arm = frame.texts["arm"].recoded(layout.arms)
     columns = dict(frame.numbers)
-    group = columns["process"].astype(np.int64) * 2**16 + columns["attempt"].astype(np.int64)
-    ascending = bool(np.all(group[1:] >= group[:-1]))
+    ascending, changes = _changes(columns)
     if not ascending:
-        order = np.argsort(group, kind="stable")
-        group, point, arm = group[order], point[order], arm[order]
+        order = np.lexsort((columns["attempt"], columns["process"]))
+        point, arm = point[order], arm[order]
         columns = {name: values[order] for name, values in columns.items()}
-    edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)] if len(group) else [0]
+        changes = _changes(columns)[1]
+    edges = [0, *changes, frame.rows] if frame.rows else [0]
     segments = tuple(
         Segment(
             process=int(columns["process"][start]),
@@ -214,3 +221,12 @@ def _sample_rows(protocol: Protocol, frame: Frame) -> SampleRows:
         for start, stop in pairwise(edges)
     )
     return SampleRows(point=point, arm=arm, columns=columns, segments=segments, layout=layout, sorted=ascending)
+
+
+def _changes(columns: Mapping[str, NDArray[np.generic]]) -> tuple[bool, list[int]]:
+    """Say whether (process, attempt) ascends, and where it changes."""
+    process, attempt = columns["process"].astype(np.int32), columns["attempt"].astype(np.int32)
+    up = process[1:] > process[:-1]
+    same = process[1:] == process[:-1]
+    ascending = bool(np.all(up | (same & (attempt[1:] >= attempt[:-1]))))
+    return ascending, (np.flatnonzero(~same | (attempt[1:] != attempt[:-1])) + 1).tolist()

@@ -30,7 +30,7 @@ _NAN = np.uint64(0x7FF8000000000000)
 class Text:
     """A string column: a code per row (-1 for null) into the distinct values."""
 
-    codes: NDArray[np.int32]
+    codes: NDArray[np.signedinteger]
     values: tuple[str, ...]
 
     def at(self, row: int) -> str | None:
@@ -38,11 +38,12 @@ class Text:
         code = int(self.codes[row])
         return None if code < 0 else self.values[code]
 
-    def recoded(self, names: Iterable[str]) -> NDArray[np.int32]:
+    def recoded(self, names: Iterable[str]) -> NDArray[np.signedinteger]:
         """Give codes into ``names`` instead; -1 where the value is not among them."""
         index = {name: i for i, name in enumerate(names)}
-        table = np.array([index.get(value, -1) for value in self.values] + [-1], dtype=np.int32)
-        return table[self.codes]
+        kind = np.int16 if len(index) < 2**15 else np.int32
+        table = np.array([index.get(value, -1) for value in self.values] + [-1], dtype=kind)
+        return np.asarray(table[self.codes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class _Column:
         if self.schema.kind == "float":
             wide.view(np.uint64)[np.isnan(wide)] = _NAN
         self.hasher.update(memoryview(wide).cast("B"))
-        self.pieces.append(values.astype(np.dtype(self.schema.type), copy=True))
+        self.pieces.append(values.astype(_narrow(values, self.schema)))
 
     def _add_text(self, array: pa.Array) -> None:
         if not pa.types.is_dictionary(array.type):
@@ -123,7 +124,7 @@ class _Column:
             (value or b"").decode("utf-8")
         table = [-1 if value is None else self.index.setdefault(value, len(self.index)) for value in raw] + [-1]
         local = array.indices.cast(pa.int32()).fill_null(len(raw)).to_numpy(zero_copy_only=False)
-        codes = np.array(table, dtype=np.int32)[local]
+        codes = np.array(table, dtype=np.int16 if len(self.index) < 2**15 else np.int32)[local]
         mark = b"\x01" if self.schema.nullable else b""
         encoded = [mark + struct.pack("<I", len(value or b"")) + (value or b"") for value in raw] + [b"\x00"]
         encoded = [b"\x00" if code < 0 else piece for code, piece in zip(table, encoded, strict=True)]
@@ -138,9 +139,17 @@ class _Column:
         plain = np.dtype(np.int32 if self.schema.kind == "string" else self.schema.type)
         result = np.concatenate(self.pieces) if self.pieces else np.empty(0, dtype=plain)
         self.pieces.clear()
-        if self.schema.name in ("point", "arm") and self.schema.kind == "string" and len(self.index) < 2**15:
-            return result.astype(np.int16)
         return result
+
+
+def _narrow(values: NDArray[np.generic], schema: ColumnSchema) -> np.dtype[np.generic]:
+    """Give the smallest type that holds a piece of a column; joining pieces widens it again."""
+    if schema.kind == "int" and len(values):
+        low, high = int(values.min()), int(values.max())
+        for kind in (np.int16, np.int32):
+            if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+                return np.dtype(kind)
+    return np.dtype(schema.type)
 
 
 def read_table(path: Path, name: str) -> TableRead:
@@ -156,11 +165,11 @@ def read_table(path: Path, name: str) -> TableRead:
 
 def _read(file: pq.ParquetFile, name: str) -> TableRead:
     schema = file.schema_arrow
-    findings = [*_columns(schema, name), *_types(schema, name), *_units(schema, name)]
+    rows = int(file.metadata.num_rows)
+    findings = [*_columns(schema, name), *_types(schema, name, rows), *_units(schema, name)]
     broken = any(finding.reason is Reason.SCHEMA_TYPE for finding in findings)
     missing = [column.name for column in TABLES[name] if column.name not in schema.names]
     doubled = len(set(schema.names)) != len(schema.names)
-    rows = int(file.metadata.num_rows)
     units = any(column.unit for column in TABLES[name])
     bare = units and not any(field.metadata and b"unit" in field.metadata for field in schema)
     footer = tuple(
@@ -236,9 +245,13 @@ def _plain(kind: pa.DataType) -> str:
     return names.get(str(kind), str(kind))
 
 
-def _types(schema: pa.Schema, name: str) -> Iterator[Finding]:
+def _types(schema: pa.Schema, name: str, rows: int) -> Iterator[Finding]:
+    """Compare types; a string column without a single value may have the null type, as some engines write it."""
     for column in TABLES[name]:
         index = schema.get_field_index(column.name)
+        empty = column.kind == "string" and (column.nullable or rows == 0)
+        if empty and index >= 0 and pa.types.is_null(schema.field(index).type):
+            continue
         if index >= 0 and _plain(schema.field(index).type) != column.type:
             yield Finding(
                 reason=Reason.SCHEMA_TYPE,

@@ -116,7 +116,9 @@ def _middle(ordered: NDArray[np.int64]) -> float:
 
 def _resolution(view: View) -> int:
     """Give the smallest positive difference between distinct durations, else the largest clock tick."""
-    distinct = np.unique(view.rows.columns["duration_ns"])
-    if len(distinct) > 1:
-        return int(np.min(np.diff(distinct.astype(np.int64))))
+    ordered = np.sort(view.rows.columns["duration_ns"])
+    gaps = np.diff(ordered.astype(np.int64))
+    gaps = gaps[gaps > 0]
+    if len(gaps):
+        return int(gaps.min())
     return max((record.clock_tick_ns for record in view.bundle.processes or ()), default=0)
