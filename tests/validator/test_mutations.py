@@ -1,16 +1,18 @@
 """Every mutation on a host-clock and on a CUDA-event bundle of the fake device: the exact first reason, or acceptance."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from validator.validate import validate as check_bundle
 from validator.findings import Finding, Identity, Report, Validity
 from validator.mutations import MUTATIONS, Mutation, UncleanBundle, selftest
 from validator.mutations.mutation import Facts
 from validator.mutations.selftest import Word
+from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
+from validator.validate import validate as check_bundle
 
 SYNTHETIC = (Reason.SYNTHETIC,)
 BUNDLES = ("fake_bundle", "fake_cuda_bundle")
@@ -123,6 +125,18 @@ def test_the_right_reason_must_come_first_and_count(fake_bundle: Path) -> None:
     ):
         result = selftest(fake_bundle, validate=validate, mutations=CHOSEN[:1])
         assert (result.passed, result.failed) == (0, 1)
+
+
+def test_a_mutation_that_finds_nothing_to_change_is_skipped(fake_bundle: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "failed"
+    shutil.copytree(fake_bundle, bundle)
+    copy = WorkingCopy(root=bundle)
+    copy.set_columns("processes", status=["failed"] * len(copy.column("processes", "status")))
+    result = selftest(bundle, validate=scripted(Validity.VALID), mutations=[BY_NAME["last-row-deleted"]])
+    assert result.lines == (
+        "skipped   last-row-deleted                      no process ended well",
+        "0 passed, 0 failed, 1 skipped",
+    )
 
 
 def test_nothing_passed_is_no_success(fake_bundle: Path) -> None:

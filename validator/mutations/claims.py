@@ -6,7 +6,7 @@ from typing import Any
 
 from validator.mutations.mutation import all_of, collected, having, mutation, with_rows
 from validator.mutations.timing import arm_with, renumber, scale, subject
-from validator.mutations.workspace import WorkingCopy
+from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
 
 CLAIMED = having(has_analysis=True)
@@ -69,7 +69,7 @@ def margin_in_the_claim_edited(copy: WorkingCopy) -> None:
 @mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
 def p_value_edited(copy: WorkingCopy) -> None:
     """A p-value is smaller."""
-    _edit(copy, "comparisons", p_non_inferior=lambda p: 1e-6 if p is None or p == 0 else p / 2)
+    _edit(copy, "comparisons", p_non_inferior=lambda p: p / 2 if p > 1e-290 else 1e-6)
 
 
 @mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
@@ -184,8 +184,9 @@ def _edit(copy: WorkingCopy, section: str, **changes: Any) -> None:
     """Change fields of the first entry of a section in which they are not null."""
     analysis = copy.read_json("analysis.json")
     for field, change in changes.items():
-        entries = analysis[section]
-        entry = next((entry for entry in entries if entry[field] is not None), entries[0])
+        entry = next((entry for entry in analysis[section] if entry[field] is not None), None)
+        if entry is None:
+            raise NoSubjectError(f"no {field} is claimed")
         entry[field] = change(entry[field])
     copy.write_json("analysis.json", analysis)
 

@@ -50,7 +50,6 @@ def work_after_the_stop_event(copy: WorkingCopy) -> None:
     syncs = copy.column("samples", "post_sync_ns")
     for row in rows:
         syncs[row] = durations[row] + 100_000
-    shift_host_times(copy, {row + 1: syncs[row] for row in rows if row + 1 < len(syncs)})
     copy.set_columns("samples", post_sync_ns=syncs)
 
 
@@ -138,8 +137,9 @@ def aa_control_slower(copy: WorkingCopy) -> None:
 
 @mutation(Reason.CONTROL_FAILED, reseal=True, applies_to=with_roles("positive_control"))
 def positive_control_faster(copy: WorkingCopy) -> None:
-    """The baseline with a delay was faster than the baseline."""
-    scale(copy, copy.rows("samples", arm=arm_with(copy, "positive_control"), warmup=False), 0.8)
+    """All other arms took twice as long, so that the baseline with a delay is faster than the baseline."""
+    delayed = arm_with(copy, "positive_control")
+    scale(copy, copy.rows("samples", lambda row: row["arm"] != delayed, warmup=False), 2.0)
 
 
 def _floor_ns(copy: WorkingCopy, row: int) -> float:

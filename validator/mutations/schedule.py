@@ -1,11 +1,12 @@
 """Runs that are not what was planned; resealed, with sequence numbers that look right."""
 
+from itertools import pairwise
 from typing import Any
 
 from validator.mutations.mutation import Facts, all_of, collected, mutation, with_roles, with_rows
 from validator.mutations.provenance import edit_environment
-from validator.mutations.timing import arm_with, renumber, subject, subject_rows
-from validator.mutations.workspace import WorkingCopy
+from validator.mutations.timing import arm_with, renumber, subject, subject_rows, timed_rows
+from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
 
 PER_PROCESS = ("samples", "processes", "telemetry", "correctness", "kernels", "repeats")
@@ -63,6 +64,8 @@ def routing_to_another_expert(copy: WorkingCopy) -> None:
     last = tokens[-1]
     taken = {expert for expert, token in zip(experts, tokens, strict=True) if token == last}
     free = set(range(copy.protocol()["fixture"]["experts"])) - taken
+    if not free:
+        raise NoSubjectError("every token takes every expert")
     copy.set_values("routing", [len(experts) - 1], expert=min(free))
 
 
@@ -120,8 +123,8 @@ def control_deleted(copy: WorkingCopy) -> None:
 
 @mutation(Reason.WARMUP_COUNT, reseal=True)
 def first_row_deleted(copy: WorkingCopy) -> None:
-    """The first row of samples, a warm-up, is deleted."""
-    copy.drop("samples", [0])
+    """The first row of a process, a warm-up, is deleted."""
+    copy.drop("samples", copy.rows("samples", **subject(copy))[:1])
     renumber(copy)
 
 
@@ -181,7 +184,7 @@ def middle_timed_row_deleted(copy: WorkingCopy) -> None:
 
 @mutation(Reason.ROWS_MISSING, reseal=True)
 def last_row_deleted(copy: WorkingCopy) -> None:
-    """The last row of samples is deleted."""
+    """The last row of a process is deleted."""
     _delete_timed(copy, 1.0)
 
 
@@ -197,8 +200,8 @@ def block_deleted(copy: WorkingCopy) -> None:
 @mutation(Reason.ORDER_NOT_AS_PLANNED, reseal=True)
 def rows_swapped_and_resealed(copy: WorkingCopy) -> None:
     """Two neighbouring rows of different arms are swapped."""
-    arms, timed = copy.column("samples", "arm"), copy.rows("samples", warmup=False)
-    row = next(row for row in timed if arms[row] != arms[row + 1])
+    arms, timed = copy.column("samples", "arm"), timed_rows(copy)
+    row = next(row for row, after in pairwise(timed) if after == row + 1 and arms[row] != arms[after])
     order = list(range(len(arms)))
     order[row], order[row + 1] = row + 1, row
     copy.take("samples", order)
@@ -272,7 +275,7 @@ def _delete_arm(copy: WorkingCopy, role: str) -> None:
 
 
 def _delete_timed(copy: WorkingCopy, where: float) -> None:
-    timed = copy.rows("samples", warmup=False)
+    timed = timed_rows(copy)
     copy.drop("samples", [timed[round(where * (len(timed) - 1))]])
     renumber(copy)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from validator.findings import Report, Validity
 from validator.mutations.corpus import MUTATIONS
 from validator.mutations.mutation import Facts, Mutation
-from validator.mutations.workspace import WorkingCopy
+from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
 
 Validate = Callable[[Path], Report]
@@ -124,10 +124,14 @@ class _Trial:
         home = self.folder / mutation.name
         home.mkdir(parents=True)
         copy = WorkingCopy.of(self.bundle, home / self.bundle.resolve().name)
-        mutation.apply(copy)
-        if mutation.reseal:
-            copy.reseal()
-        word, detail = self._judge(mutation, self.validate(copy.root))
+        try:
+            mutation.apply(copy)
+        except NoSubjectError as error:
+            word, detail = Word.SKIPPED, str(error)
+        else:
+            if mutation.reseal:
+                copy.reseal()
+            word, detail = self._judge(mutation, self.validate(copy.root))
         if not self.keep:
             shutil.rmtree(home)
         return Outcome(word=word, mutation=mutation.name, detail=detail)

@@ -3,27 +3,43 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from validator.mutations.workspace import WorkingCopy
+from validator.mutations.workspace import NoSubjectError, WorkingCopy
 
 
 def subject(copy: WorkingCopy) -> dict[str, Any]:
     """Process and attempt of the last process that ended well."""
     rows = copy.table("processes").select(["process", "attempt", "status"]).to_pylist()
-    last = next(row for row in reversed(rows) if row["status"] == "ok")
+    last = next((row for row in reversed(rows) if row["status"] == "ok"), None)
+    if last is None:
+        raise NoSubjectError("no process ended well")
     return {"process": last["process"], "attempt": last["attempt"]}
 
 
 def arm_with(copy: WorkingCopy, role: str) -> str:
     """The first arm of a role."""
-    name: str = next(arm["name"] for arm in copy.protocol()["arm"] if arm["role"] == role)
-    return name
+    for arm in copy.protocol()["arm"]:
+        if arm["role"] == role:
+            return str(arm["name"])
+    raise NoSubjectError(f"no arm is {role}")
 
 
 def subject_rows(copy: WorkingCopy, role: str, *, warmup: bool = False) -> list[int]:
     """Rows of samples of an arm, at one point of the last process that ended well."""
     rows = copy.rows("samples", **subject(copy), arm=arm_with(copy, role), warmup=warmup)
+    if not rows:
+        raise NoSubjectError(f"no rows of the {role}")
     points = copy.column("samples", "point")
     return [row for row in rows if points[row] == points[rows[0]]]
+
+
+def timed_rows(copy: WorkingCopy) -> list[int]:
+    """Timed rows of the processes that ended well: elsewhere a shorter record is an honest one."""
+    processes = copy.table("processes").select(["process", "attempt", "status"]).to_pylist()
+    ended = {(row["process"], row["attempt"]) for row in processes if row["status"] == "ok"}
+    rows = copy.rows("samples", lambda row: (row["process"], row["attempt"]) in ended, warmup=False)
+    if not rows:
+        raise NoSubjectError("no process ended well")
+    return rows
 
 
 def retime(copy: WorkingCopy, durations: Mapping[int, int]) -> None:

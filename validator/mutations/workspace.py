@@ -23,6 +23,10 @@ from validator.reading.schema import TABLES
 UNLISTED = ("manifest.json", "analysis.json")
 
 
+class NoSubjectError(Exception):
+    """A mutation finds nothing in this bundle that it could change; the text says what is not there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingCopy:
     """A writable copy of a bundle at ``root``."""
