@@ -126,6 +126,7 @@ class _Prepared:
     def __init__(self, inputs: ArrayInputs, shapes: Shapes, kernel: str, outputs: tuple[torch.Tensor, ...], grid: int):
         properties = torch.cuda.get_device_properties(inputs.sources[0].device)
         cubin = compile_ceilings(shapes, f"sm_{properties.major}{properties.minor}")
+        self.touched = (inputs.sources, outputs)  # what the launches point to lives as long as they do
         module = Module(cubin)
         size = inputs.bytes // 16 if shapes.method == "vector" else inputs.bytes
         self.launches: tuple[Launch, ...] = tuple(

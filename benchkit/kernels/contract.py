@@ -5,7 +5,8 @@ Rules:
 2. Everything that is not part of a call (repacking, workspaces, compilation, tuning tables) happens in ``prepare``, never in ``call``.
 3. ``call(copy)`` does one complete call on weight copy ``copy`` and returns without waiting for the device; it allocates nothing that outlives it,
    reads only the fixture's inputs and overwrites its whole output.
-4. ``Support.no(reason)`` is an answer, not an error: the reason stands in the bundle.
+4. ``call`` keeps alive all memory that it touches, also where nothing else of the arm is kept.
+5. ``Support.no(reason)`` is an answer, not an error: the reason stands in the bundle.
 """
 
 from collections.abc import Callable, Mapping
