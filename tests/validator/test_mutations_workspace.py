@@ -140,7 +140,7 @@ def test_tables_keep_types_and_metadata(copy: WorkingCopy) -> None:
     table = copy.table("samples")
     assert table.schema.equals(SAMPLES, check_metadata=True)
     assert table.column("duration_ns").to_pylist() == [7, 10, 30]
-    copy.drop("samples", copy.rows("samples", lambda row: row["duration_ns"] > 7, process=0))
+    copy.drop("samples", copy.rows("samples", process=0, duration_ns=lambda duration: duration > 7))
     assert copy.column("samples", "duration_ns") == [7, 30]
 
 

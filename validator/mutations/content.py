@@ -60,14 +60,8 @@ _PLAIN: tuple[tuple[str, tuple[Callable[[pa.DataType], bool], ...]], ...] = (
 
 def _column_hex(kind: pa.DataType, values: Iterable[Any], nullable: bool) -> str:
     """Digest of one column; a null in a column that may not be null has no encoding and counts as byte 00."""
-    encode = _encoder(kind)
-    digest = hashlib.sha256()
-    for value in values:
-        if value is None:
-            digest.update(b"\x00")
-        else:
-            digest.update((b"\x01" if nullable else b"") + encode(value))
-    return digest.hexdigest()
+    encode, mark = _encoder(kind), b"\x01" if nullable else b""
+    return sha256(b"".join(b"\x00" if value is None else mark + encode(value) for value in values))
 
 
 def _encoder(kind: pa.DataType) -> Callable[[Any], bytes]:

@@ -139,7 +139,7 @@ def aa_control_slower(copy: WorkingCopy) -> None:
 def positive_control_faster(copy: WorkingCopy) -> None:
     """All other arms took twice as long, so that the baseline with a delay is faster than the baseline."""
     delayed = arm_with(copy, "positive_control")
-    scale(copy, copy.rows("samples", lambda row: row["arm"] != delayed, warmup=False), 2.0)
+    scale(copy, copy.rows("samples", arm=lambda arm: arm != delayed, warmup=False), 2.0)
 
 
 def _floor_ns(copy: WorkingCopy, row: int) -> float:

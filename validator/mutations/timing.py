@@ -36,7 +36,8 @@ def timed_rows(copy: WorkingCopy) -> list[int]:
     """Timed rows of the processes that ended well: elsewhere a shorter record is an honest one."""
     processes = copy.table("processes").select(["process", "attempt", "status"]).to_pylist()
     ended = {(row["process"], row["attempt"]) for row in processes if row["status"] == "ok"}
-    rows = copy.rows("samples", lambda row: (row["process"], row["attempt"]) in ended, warmup=False)
+    keys = list(zip(copy.column("samples", "process"), copy.column("samples", "attempt"), strict=True))
+    rows = [row for row in copy.rows("samples", warmup=False) if keys[row] in ended]
     if not rows:
         raise NoSubjectError("no process ended well")
     return rows

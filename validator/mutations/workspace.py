@@ -6,10 +6,12 @@
 """
 
 import json
+import operator
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,8 @@ class WorkingCopy:
 
     def column(self, name: str, column: str) -> list[Any]:
         """The values of one column, in row order."""
-        values: list[Any] = self.table(name).column(column).to_pylist()
+        table = pq.ParquetFile(self.path(f"{name}.parquet")).read(columns=[column])
+        values: list[Any] = table.column(column).to_pylist()
         return values
 
     def set_columns(self, name: str, /, **columns: Sequence[Any]) -> None:
@@ -88,13 +91,15 @@ class WorkingCopy:
         gone = set(rows)
         self.take(name, [row for row in range(self.table(name).num_rows) if row not in gone])
 
-    def rows(self, name: str, where: Callable[[Mapping[str, Any]], bool] | None = None, /, **wanted: Any) -> list[int]:
-        """Numbers of the rows that hold the wanted values and satisfy ``where``."""
-        return [
-            row
-            for row, values in enumerate(self.table(name).to_pylist())
-            if all(values[column] == value for column, value in wanted.items()) and (where is None or where(values))
-        ]
+    def rows(self, name: str, /, **wanted: Any) -> list[int]:
+        """Numbers of the rows that hold the wanted values; a wanted function must be true of the value."""
+        table = pq.ParquetFile(self.path(f"{name}.parquet")).read(columns=list(wanted))
+        chosen: list[int] = list(range(table.num_rows))
+        for column, value in wanted.items():
+            values = table.column(column).to_pylist()
+            holds = value if callable(value) else partial(operator.eq, value)
+            chosen = [row for row in chosen if holds(values[row])]
+        return chosen
 
     def read_environment(self, row: int) -> dict[str, Any]:
         """The environment of one row of processes."""
@@ -157,11 +162,14 @@ class WorkingCopy:
     def reseal(self) -> None:
         """Rewrite digests, sizes and counts in the manifest, and the manifest's digest in the analysis."""
         manifest = self.read_json("manifest.json")
+        before = manifest["files"]
         manifest["files"] = {
             name: {"sha256": sha256(self.path(name).read_bytes()), "bytes": self.path(name).stat().st_size}
             for name in self._listed()
         }
         for name in self._tables():
+            if before.get(f"{name}.parquet") == manifest["files"][f"{name}.parquet"]:
+                continue
             try:
                 table = self.table(name)
             except pa.ArrowException:
