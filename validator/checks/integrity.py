@@ -41,7 +41,8 @@ def check_integrity(bundle: Bundle) -> Outcome:
 
 
 def _unlisted(name: str) -> bool:
-    return name in ("manifest.json", "analysis.json") or name.startswith("report.") or name.endswith(".sig.json")
+    reserved = name in ("manifest.json", "analysis.json") or name.startswith("report.") or name.endswith(".sig.json")
+    return reserved and "/" not in name
 
 
 def _names(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
@@ -113,9 +114,6 @@ def _tip(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     last = bundle.ledger[-1]
     if last.event != "end" or last.run_id != manifest.run_id:
         yield _broken("attempts.jsonl", f"the end of {manifest.run_id} in the last line", f"{last.event} {last.run_id}")
-    for entry in own:
-        if entry.protocol_digest != manifest.protocol_digest:
-            yield _broken(f"attempts.jsonl:{entry.seq}", manifest.protocol_digest, entry.protocol_digest)
 
 
 def _chain(bundle: Bundle) -> Iterator[Finding]:

@@ -199,6 +199,21 @@ def _kernels(view: View, frame: Frame, not_applicable: list[NotApplicable]) -> I
                 at = next((i for i, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), -1)
                 pair = (first[at], other[at]) if at >= 0 else (f"{len(first)} kernels", f"{len(other)} kernels")
                 yield _finding(Reason.KERNEL_IDENTITY, f"process={process} point={point} arm={arm}", *pair)
+    yield from _unsaid(view, launches)
+
+
+def _unsaid(view: View, launches: Mapping[tuple[str, str], Mapping[tuple[int, int], object]]) -> Iterator[Finding]:
+    """Find whole processes that timed an arm and say nothing of its kernels, where others do."""
+    layout = view.rows.layout
+    for record, segment in view.records():
+        if record.status != "ok":
+            continue
+        for cell in view.rows.timed_cells(segment):
+            at, number = divmod(cell, len(layout.arms))
+            names = (layout.points[at], layout.arms[number])
+            if names in launches and (record.process, record.attempt) not in launches[names]:
+                where = f"{record.name} point={names[0]} arm={names[1]}"
+                yield _finding(Reason.KERNEL_IDENTITY, where, "kernels as in the other processes", "none recorded")
 
 
 def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
@@ -211,10 +226,10 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
             known.add((*frame.process(row), frame.text("point", row), arm))
     for record, segment in view.records():
         for cell in view.rows.timed_cells(segment):
-            point, arm = divmod(cell, len(layout.arms))
-            if view.protocol.arms[arm].role in CONTROLS:
+            at, number = divmod(cell, len(layout.arms))
+            if view.protocol.arms[number].role in CONTROLS:
                 continue
-            names = (layout.points[point], layout.arms[arm])
+            names = (layout.points[at], layout.arms[number])
             if (record.process, record.attempt, *names) not in known:
                 where = f"{record.name} point={names[0]} arm={names[1]}"
                 expected = f"a row under truth {truths[names[1]]}"

@@ -72,6 +72,13 @@ def file_added(copy: WorkingCopy) -> None:
     copy.path("notes.txt").write_bytes(b"take the second run\n")
 
 
+@mutation(Reason.EXTRA_FILE, reseal=True)
+def file_hidden_in_a_report(copy: WorkingCopy) -> None:
+    """A file that nobody listed lies in a folder that is named like a report."""
+    copy.path("report.d").mkdir()
+    copy.path("report.d/samples.csv").write_bytes(b"")
+
+
 @mutation(Reason.FILE_CHANGED)
 def lock_edited(copy: WorkingCopy) -> None:
     """The time in protocol.lock is changed."""

@@ -252,6 +252,12 @@ def kernel_grid_differs(copy: WorkingCopy) -> None:
     copy.set_values("kernels", [0], grid="1,1,7")
 
 
+@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(_several_processes, with_rows("kernels")))
+def kernels_of_a_process_deleted(copy: WorkingCopy) -> None:
+    """Nothing is said about the kernels of one process."""
+    copy.drop("kernels", copy.rows("kernels", **subject(copy)))
+
+
 @mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=with_rows("correctness"))
 def correctness_deleted(copy: WorkingCopy) -> None:
     """The candidate was timed at a point without having been checked there."""
