@@ -201,8 +201,8 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
     timed = set()
     for record, segment in view.records():
         for cell in view.rows.timed_cells(segment):
-            point, arm = divmod(cell, len(layout.arms))
-            timed.add((record.process, record.attempt, layout.points[point], layout.arms[arm]))
+            at, number = divmod(cell, len(layout.arms))
+            timed.add((record.process, record.attempt, layout.points[at], layout.arms[number]))
     tolerances = {arm.name: view.protocol.tolerance_of(arm) for arm in view.protocol.arms}
     for row in range(frame.rows):
         point, arm_name = frame.text("point", row), frame.text("arm", row)

@@ -28,7 +28,13 @@ _LATE = timedelta(hours=1)
 
 def check_provenance(bundle: Bundle, expected_protocol: Path | None, not_applicable: list[NotApplicable]) -> Outcome:
     """Check protocol, lock, plan, assets, build and the time of locking."""
-    findings = [*_digests(bundle), *_expected(bundle, expected_protocol), *_late(bundle), *_exploratory(bundle)]
+    findings = [
+        *_digests(bundle),
+        *_ledger(bundle),
+        *_expected(bundle, expected_protocol),
+        *_late(bundle),
+        *_exploratory(bundle),
+    ]
     if bundle.protocol is not None and bundle.plan is not None:
         findings.extend(_plan(bundle, bundle.plan))
         findings.extend(_assets(bundle, bundle.protocol, not_applicable))
@@ -54,6 +60,18 @@ def _digests(bundle: Bundle) -> Iterator[Finding]:
                 where=f"{name}:protocol_id",
                 expected=record.protocol_id,
                 got=bundle.protocol.id,
+            )
+
+
+def _ledger(bundle: Bundle) -> Iterator[Finding]:
+    manifest = bundle.manifest
+    for entry in bundle.ledger or ():
+        if manifest and entry.run_id == manifest.run_id and entry.protocol_digest != manifest.protocol_digest:
+            yield Finding(
+                reason=Reason.PROTOCOL_CHANGED,
+                where=f"attempts.jsonl:{entry.seq}",
+                expected=manifest.protocol_digest,
+                got=entry.protocol_digest,
             )
 
 

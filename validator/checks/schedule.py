@@ -4,7 +4,7 @@ Rules:
 1. Each planned process has attempts 0, 1, ...; all but the last are ``interrupted``, the last is ``ok`` or ``failed``.
 2. Environment, weights, binaries and kernels are equal in all processes that could say what they had.
 3. The routing is the derived one, row by row and weight by weight.
-4. Every arm that was timed at a point has a correctness row under the truth that it is judged by.
+4. Every arm that was timed at a point in an analysed attempt has a correctness row under the truth that it is judged by.
 """
 
 from collections.abc import Iterator, Mapping
@@ -225,7 +225,7 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
         if frame.text("truth", row) == truths.get(arm):
             known.add((*frame.process(row), frame.text("point", row), arm))
     for record, segment in view.records():
-        for cell in view.rows.timed_cells(segment):
+        for cell in view.rows.timed_cells(segment) if record.analysed else ():
             at, number = divmod(cell, len(layout.arms))
             if view.protocol.arms[number].role in CONTROLS:
                 continue

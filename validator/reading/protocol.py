@@ -35,7 +35,7 @@ SCHEMA = "benchkit.protocol/1"
 _NAME = r"[a-z][a-z0-9_]*"
 _POINT_VALUE = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _LAW = r"uniform|recorded|zipf-[0-9]+(\.[0-9]+)?"
-_MOST_POINTS = 100_000
+_MOST_POINTS, _MOST_PLANNED, _MOST_ROWS = 100_000, 10_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +358,17 @@ def _cross_checks(protocol: Protocol, problems: list[str]) -> None:
         problems.append(f"schedule.process_pairs: expected at least {least}, got {protocol.process_pairs}")
     if not problems:
         _check_points(protocol, problems)
+    if not problems:
+        _refuse_giants(protocol)
+
+
+def _refuse_giants(protocol: Protocol) -> None:
+    """Refuse a plan that no run can have carried out, before it is derived."""
+    arms = protocol.process_pairs * len(protocol.points) * (protocol.blocks + 1) * len(protocol.arms)
+    rows = arms * max(protocol.warmup_samples, protocol.samples_per_block)
+    tokens = sum(int(point.value("batch") or 0) for point in protocol.points)
+    if arms > _MOST_PLANNED or rows > _MOST_ROWS or tokens * max(protocol.fixture.experts, 1) > _MOST_ROWS:
+        raise CouldNotCheckError(f"protocol.toml: plans {rows} rows, more than this validator checks")
 
 
 def _check_points(protocol: Protocol, problems: list[str]) -> None:

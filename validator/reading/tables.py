@@ -99,7 +99,7 @@ class _Column:
         """Take one batch."""
         if array.null_count and not self.schema.nullable:
             if self.first_null < 0:
-                self.first_null = start + int(np.argmax(np.asarray(array.is_null())))
+                self.first_null = start + array.is_null().to_pylist().index(True)
             self.nulls += array.null_count
         elif self.schema.kind == "string":
             self._add_text(array)
@@ -109,11 +109,11 @@ class _Column:
     def _add_numbers(self, array: pa.Array) -> None:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        values = array.to_numpy(zero_copy_only=False)
+        values = _plain_values(array)
         wide = values.astype("<f8" if self.schema.kind == "float" else "<i8")
         if self.schema.kind == "float":
             wide.view(np.uint64)[np.isnan(wide)] = _NAN
-        self.hasher.update(memoryview(wide).cast("B"))
+        self.hasher.update(wide.tobytes())
         self.pieces.append(values.astype(_narrow(values, self.schema)))
 
     def _add_text(self, array: pa.Array) -> None:
@@ -123,7 +123,7 @@ class _Column:
         for value in raw:
             (value or b"").decode("utf-8")
         table = [-1 if value is None else self.index.setdefault(value, len(self.index)) for value in raw] + [-1]
-        local = array.indices.cast(pa.int32()).fill_null(len(raw)).to_numpy(zero_copy_only=False)
+        local = _plain_values(array.indices.cast(pa.int32()).fill_null(len(raw)))
         codes = np.array(table, dtype=np.int16 if len(self.index) < 2**15 else np.int32)[local]
         mark = b"\x01" if self.schema.nullable else b""
         encoded = [mark + struct.pack("<I", len(value or b"")) + (value or b"") for value in raw] + [b"\x00"]
@@ -140,6 +140,16 @@ class _Column:
         result = np.concatenate(self.pieces) if self.pieces else np.empty(0, dtype=plain)
         self.pieces.clear()
         return result
+
+
+def _plain_values(array: pa.Array) -> NDArray[np.generic]:
+    """View an array without nulls; pyarrow's own ``to_numpy`` would import pandas."""
+    start, stop = array.offset, array.offset + len(array)
+    data = array.buffers()[1]
+    if pa.types.is_boolean(array.type):
+        bits = np.frombuffer(data or b"", dtype=np.uint8)
+        return np.unpackbits(bits, count=stop, bitorder="little")[start:].astype(np.bool_)
+    return np.frombuffer(data or b"", dtype=np.dtype(_plain(array.type)))[start:stop]
 
 
 def _narrow(values: NDArray[np.generic], schema: ColumnSchema) -> np.dtype[np.generic]:

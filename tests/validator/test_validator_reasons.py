@@ -1,0 +1,305 @@
+"""Bundles with one thing wrong, sealed as if nothing were: the exact reasons, in their order."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import builder
+import pyarrow as pa
+import pytest
+from builder import Draft
+
+from validator.findings import Report, Validity, Verdict
+from validator.reasons import Reason as R
+from validator.validate import validate
+
+HOST_NOT_APPLICABLE = [
+    "kernel identity",
+    "stream blocked",
+    "escaped work",
+    "cold cache",
+    "physical floor",
+    "claims",
+    "clocks",
+]
+
+
+def test_clean_host_bundle(tmp_path: Path) -> None:
+    report = validate(builder.draft().seal(tmp_path / "b"))
+    assert (report.validity, report.reasons, report.not_checked) == (Validity.VALID, (), ())
+    assert [item.check for item in report.not_applicable] == HOST_NOT_APPLICABLE
+    assert report.numbers is not None
+    assert [item.verdict for item in report.numbers.comparisons] == [Verdict.SUPERIOR] * 2
+    assert [item.gates for item in report.numbers.comparisons] == [(), ()]
+
+
+def test_clean_cuda_bundle(tmp_path: Path) -> None:
+    report = validate(builder.draft(clock="cuda-event").seal(tmp_path / "b"))
+    assert (report.validity, report.reasons, report.not_checked) == (Validity.VALID, (), ())
+    assert [item.check for item in report.not_applicable] == ["claims"]
+    assert report.bundle.gpu == "NVIDIA H200"
+
+
+def test_synthetic_is_last_and_blocks_nothing(tmp_path: Path) -> None:
+    draft = builder.draft()
+    draft.synthetic = True
+    report = validate(draft.seal(tmp_path / "b"))
+    assert (report.validity, report.codes) == (Validity.INVALID, (R.SYNTHETIC,))
+    assert report.numbers is not None
+    draft.samples[0]["duration_ns"] = 0
+    assert validate(draft.seal(tmp_path / "c")).codes == (R.NON_POSITIVE_DURATION, R.SYNTHETIC)
+
+
+def test_clean_scripted_bundles(fake_bundle: Path, fake_cuda_bundle: Path) -> None:
+    for bundle in (fake_bundle, fake_cuda_bundle):
+        assert validate(bundle).codes == (R.SYNTHETIC,)
+
+
+def resealed(tmp_path: Path, clock: str, change: Callable[[Draft], object]) -> Report:
+    draft = builder.draft(clock=clock)
+    change(draft)
+    return validate(draft.seal(tmp_path / "b"))
+
+
+def timed(draft: Draft, arm: str = "cand", process: int = 0) -> list[builder.Row]:
+    return [row for row in draft.samples if row["arm"] == arm and row["block"] >= 0 and row["process"] == process]
+
+
+def drop(draft: Draft, keep: Callable[[builder.Row], bool]) -> None:
+    draft.samples[:] = [row for row in draft.samples if keep(row)]
+
+
+def set_all(rows: list[builder.Row], **values: object) -> None:
+    for row in rows:
+        row.update(values)
+
+
+def environment(draft: Draft, process: int, **values: object) -> None:
+    row = draft.tables["processes"][process]
+    text = json.dumps(json.loads(row["environment"]) | values, sort_keys=True, separators=(",", ":"))
+    row["environment"], row["environment_sha256"] = text, builder.sha(text)
+
+
+def swap(rows: list[builder.Row], a: int, b: int) -> None:
+    rows[a], rows[b] = rows[b], rows[a]
+
+
+def reroute(draft: Draft) -> None:
+    row = draft.tables["routing"][0]
+    row["expert"] = (row["expert"] + 1) % 8
+
+
+HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
+    "a deleted row": (lambda d: d.samples.pop(55), [R.ROWS_MISSING]),
+    "the last three rows (F04)": (lambda d: d.samples.__delitem__(slice(-3, None)), [R.ROWS_MISSING]),
+    "a repeated row (F04)": (lambda d: d.samples.insert(56, dict(d.samples[55])), [R.ROWS_DUPLICATED, R.TIME_DISORDER]),
+    "two rows swapped (F04)": (lambda d: swap(d.samples, 55, 56), [R.ORDER_NOT_AS_PLANNED, R.TIME_DISORDER]),
+    "rows of two processes swapped": (
+        lambda d: swap(d.samples, 55, 155),
+        [R.ORDER_NOT_AS_PLANNED] * 3 + [R.TIME_DISORDER] * 2,
+    ),
+    "a gap in seq alone": (lambda d: d.samples[55].update(seq=999), [R.ORDER_NOT_AS_PLANNED]),
+    "an arm missing at a point": (
+        lambda d: drop(d, lambda r: (r["process"], r["point"], r["arm"]) != (1, "mib=2", "same")),
+        [R.ARM_MISSING],
+    ),
+    "a point missing": (lambda d: drop(d, lambda r: (r["process"], r["point"]) != (1, "mib=2")), [R.POINT_MISSING]),
+    "no rows at all (F04)": (lambda d: d.samples.clear(), [R.PROCESS_MISSING] * 5 + [R.POINT_MISSING] * 10),
+    "a process missing": (
+        lambda d: (drop(d, lambda r: r["process"] != 4), d.tables["processes"].pop()),
+        [R.PROCESS_MISSING],
+    ),
+    "a process still interrupted": (
+        lambda d: d.tables["processes"][4].update(status="interrupted"),
+        [R.PROCESS_MISSING],
+    ),
+    "no warm-ups in one cell (A07)": (
+        lambda d: drop(d, lambda r: not (r["warmup"] and (r["process"], r["point"], r["arm"]) == (0, "mib=1", "base"))),
+        [R.WARMUP_COUNT],
+    ),
+    "another number of calls": (lambda d: set_all(d.samples, calls=5), [R.CALLS_MISMATCH] * 5),
+    "an unknown arm": (
+        lambda d: d.samples[55].update(arm="other"),
+        [R.SCHEMA_VALUE, R.ROWS_MISSING, R.ORDER_NOT_AS_PLANNED],
+    ),
+    "a zero duration (D09)": (lambda d: timed(d)[0].update(duration_ns=0), [R.NON_POSITIVE_DURATION]),
+    "a negative duration": (lambda d: timed(d)[0].update(duration_ns=-5), [R.NON_POSITIVE_DURATION]),
+    "host times backwards": (lambda d: d.samples[55].update(host_start_ns=1), [R.TIME_DISORDER]),
+    "a delay in the candidate": (lambda d: timed(d)[0].update(injected_ns=7), [R.INJECTION_MISMATCH]),
+    "no delay in the control": (lambda d: set_all(timed(d, "slow"), injected_ns=0), [R.INJECTION_MISMATCH]),
+    "an exploratory run": (lambda d: d.exploratory.append("torch 2.9"), [R.EXPLORATORY]),
+    "locked after the start": (lambda d: d.lock.update(locked_utc="2026-01-01T13:00:01Z"), [R.LOCKED_AFTER_START]),
+    "another plan": (lambda d: d.lock.update(plan_digest="0" * 64), [R.PLAN_CHANGED] * 2),
+    "another protocol": (lambda d: d.lock.update(protocol_digest="0" * 64), [R.PROTOCOL_CHANGED]),
+    "other bytes": (lambda d: d.lock["bytes"]["mib=1"].update(unique_bytes=1), [R.PLAN_CHANGED]),
+    "no lock's key": (lambda d: d.lock.pop("tool_version"), [R.LOCK_INVALID]),
+    "a python that is not required": (
+        lambda d: [environment(d, p, python="3.10.1") for p in range(5)],
+        [R.BUILD_MISMATCH] * 5,
+    ),
+    "another environment": (lambda d: environment(d, 2, cpu="other"), [R.ENVIRONMENT_DRIFT]),
+    "environment text of another digest": (
+        lambda d: set_all(d.tables["processes"], environment_sha256="0" * 64),
+        [R.SCHEMA_VALUE] * 5,
+    ),
+    "other weights": (lambda d: d.tables["processes"][2].update(fixture_sha256="0" * 64), [R.ENVIRONMENT_DRIFT]),
+    "the flush between the events (A01)": (
+        lambda d: set_all(d.tables["processes"], event_order="start,flush,call*4,stop"),
+        [R.BOUNDARY_MISMATCH] * 5,
+    ),
+    "no correctness row": (lambda d: d.tables["correctness"].pop(0), [R.CORRECTNESS_MISSING]),
+    "a wrong result": (lambda d: d.tables["correctness"][0].update(rel_error=0.5), [R.CORRECTNESS_FAILED]),
+    "a NaN error": (lambda d: d.tables["correctness"][0].update(rel_error=float("nan")), [R.CORRECTNESS_FAILED]),
+    "a broken A/A control": (
+        lambda d: [row.update(duration_ns=2 * row["duration_ns"]) for p in range(5) for row in timed(d, "same", p)],
+        [R.CONTROL_FAILED] * 2,
+    ),
+    "no end in the ledger": (lambda d: d.ledger.pop(), [R.LEDGER_BROKEN]),
+    "another run's ledger": (
+        lambda d: set_all(d.ledger, run_id="20260101T120000Z-ffffffff"),
+        [R.LEDGER_BROKEN] * 2,
+    ),
+    "a broken chain": (lambda d: d.ledger[1].update(prev_sha256="1" * 64), [R.LEDGER_BROKEN]),
+    "another run in the footer": (lambda d: d.footer.update({"benchkit.run_id": "x"}), [R.SCHEMA_VALUE] * 7),
+    "an unknown key": (lambda d: d.protocol["timing"].update(extra=1), [R.PROTOCOL_INVALID] + [R.PROTOCOL_CHANGED] * 3),
+}
+CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
+    "another expert": (reroute, [R.ROUTING_MISMATCH]),
+    "another kernel": (lambda d: d.tables["kernels"][0].update(grid="2,1,1"), [R.KERNEL_IDENTITY] * 4),
+    "a stream that was not blocked": (lambda d: timed(d)[0].update(blocked=False), [R.STREAM_NOT_BLOCKED]),
+    "work after the stop event": (
+        lambda d: set_all(timed(d), post_sync_ns=900_000),
+        [R.TIME_DISORDER][:0] + [R.ESCAPED_WORK] * 2,
+    ),
+    "events of 1 % of host time (G01)": (
+        lambda d: [row.update(duration_ns=row["duration_ns"] // 100) for p in range(5) for row in timed(d, "cand", p)],
+        [R.ESCAPED_WORK] * 10,
+    ),
+    "a larger cache": (lambda d: set_all(d.tables["processes"], l2_bytes=10**9), [R.CACHE_NOT_COLD] * 10),
+    "faster than the memory (A03, A08)": (
+        lambda d: set_all(timed(d, "copy"), duration_ns=1_000, host_start_ns=0, host_end_ns=0),
+        [R.TIME_DISORDER] + [R.ESCAPED_WORK] * 2 + [R.BELOW_FLOOR] * 2,
+    ),
+    "another GPU": (
+        lambda d: environment(d, 0, gpu=None),
+        [R.BUILD_MISMATCH, R.ENVIRONMENT_DRIFT] + [R.ENVIRONMENT_DRIFT] * 3,
+    ),
+    "another driver in one process": (lambda d: environment(d, 3, driver="590.1"), [R.ENVIRONMENT_DRIFT]),
+}
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_host(tmp_path: Path, name: str) -> None:
+    change, expected = HOST[name]
+    assert list(resealed(tmp_path, "host", change).codes) == expected
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_cuda(tmp_path: Path, name: str) -> None:
+    change, expected = CUDA[name]
+    assert list(resealed(tmp_path, "cuda-event", change).codes) == expected
+
+
+def test_where_names_the_row(tmp_path: Path) -> None:
+    (finding,) = resealed(tmp_path, "host", lambda d: d.samples.pop(55)).reasons
+    row = builder.draft().samples[55]
+    assert finding.where == "process=0 point={point} block={block} arm={arm} sample={sample}".format(**row)
+    assert (finding.expected, finding.got) == ("80 rows", "1 row missing")
+
+
+def test_a01_names_the_order(tmp_path: Path) -> None:
+    finding = resealed(tmp_path, "host", HOST["the flush between the events (A01)"][0]).reasons[0]
+    assert finding.where == "process=0:event_order"
+    assert (finding.expected, finding.got) == ("start,call*4,stop", "start,flush,call*4,stop")
+
+
+def test_a08_names_the_rate(tmp_path: Path) -> None:
+    report = resealed(tmp_path, "cuda-event", CUDA["faster than the memory (A03, A08)"][0])
+    finding = next(item for item in report.reasons if item.reason is R.BELOW_FLOOR)
+    assert finding.got == "1000 ns in the shortest of 6 rows, 8389 GB/s, 1.75 times the peak"
+
+
+def test_a_failed_process_holds_a_prefix(tmp_path: Path) -> None:
+    draft = builder.draft()
+    draft.tables["processes"][4].update(status="failed", reason="watchdog")
+    draft.samples[:] = draft.samples[:-50]
+    report = validate(draft.seal(tmp_path / "b"))
+    assert report.validity is Validity.VALID
+    assert report.numbers is not None
+    first = builder.order(draft.digest, draft.protocol, 4)[0][0]
+    gates = {item.operating_point: [gate.gate for gate in item.gates] for item in report.numbers.comparisons}
+    assert gates.pop(first, []) in ([], ["too_few_pairs", "failed_process"])
+    assert list(gates.values()) == [["too_few_pairs", "failed_process"]]
+    del draft.samples[-20]
+    assert validate(draft.seal(tmp_path / "c")).codes == (R.ROWS_MISSING,)
+
+
+def test_an_interrupted_attempt_stays_and_is_not_analysed(tmp_path: Path) -> None:
+    clean = validate(builder.draft().seal(tmp_path / "a"))
+    report = validate(builder.with_attempt(builder.draft(), 2, 33).seal(tmp_path / "b"))
+    assert report.validity is Validity.VALID
+    assert "1 interrupted attempt kept beside the attempts that were analysed" in report.notes
+    assert report.numbers is not None
+    assert clean.numbers is not None
+    assert report.numbers.comparisons == clean.numbers.comparisons
+
+
+def test_an_unsupported_arm_is_not_missing(tmp_path: Path) -> None:
+    draft = builder.draft()
+    for row in draft.tables["processes"]:
+        row["unsupported"] = '[["mib=2","cand","needs more"]]'
+    drop(draft, lambda r: (r["point"], r["arm"]) != ("mib=2", "cand"))
+    for process in range(5):
+        for seq, row in enumerate(row for row in draft.samples if row["process"] == process):
+            row["seq"] = seq
+    report = validate(draft.seal(tmp_path / "b"))
+    assert report.validity is Validity.VALID
+    assert report.numbers is not None
+    assert [gate.gate for gate in report.numbers.comparisons[1].gates] == ["too_few_pairs", "unsupported"]
+    assert report.numbers.family.verdict is Verdict.INCONCLUSIVE
+    unsupported = next(arm for arm in report.numbers.arms if (arm.operating_point, arm.arm) == ("mib=2", "cand"))
+    assert (unsupported.samples, unsupported.median_ns, unsupported.unique_bytes) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "code"),
+    [
+        ("duration_ns", pa.float32(), R.SCHEMA_TYPE),
+        ("duration_ns", pa.float64(), R.SCHEMA_TYPE),
+        ("duration_ns", pa.duration("ns"), R.SCHEMA_TYPE),
+        ("host_start_ns", pa.timestamp("ns", "UTC"), R.SCHEMA_TYPE),
+        ("host_start_ns", pa.time64("ns"), R.SCHEMA_TYPE),
+    ],
+)
+def test_e01_e06_time_types(tmp_path: Path, column: str, kind: pa.DataType, code: R) -> None:
+    draft = builder.draft()
+
+    def retype(table: str, schema: pa.Schema) -> pa.Schema:
+        index = schema.get_field_index(column)
+        return schema.set(index, pa.field(column, kind)) if index >= 0 else schema
+
+    draft.schema = retype
+    report = validate(draft.seal(tmp_path / "b"))
+    assert report.codes == (code,)
+    assert [item.stage.value for item in report.not_checked] == ["schema", "schedule", "physics", "recompute"]
+    assert report.numbers is None
+
+
+def test_another_unit(tmp_path: Path) -> None:
+    draft = builder.draft()
+
+    def rename(table: str, schema: pa.Schema) -> pa.Schema:
+        index = schema.get_field_index("duration_ns")
+        return schema.set(index, schema.field(index).with_metadata({"unit": "us"})) if index >= 0 else schema
+
+    draft.schema = rename
+    assert validate(draft.seal(tmp_path / "b")).codes == (R.SCHEMA_UNIT,)
+
+
+def test_absent_units_and_footers_are_notes(tmp_path: Path) -> None:
+    draft = builder.draft()
+    draft.schema = lambda table, schema: pa.schema([field.with_metadata({}) for field in schema])
+    report = validate(draft.seal(tmp_path / "b"))
+    assert report.validity is Validity.VALID
+    assert "samples.parquet: no units in the field metadata" in report.notes
+    assert "samples.parquet: no benchkit keys in the footer" in report.notes
