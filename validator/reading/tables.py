@@ -123,7 +123,10 @@ class _Column:
         for value in raw:
             (value or b"").decode("utf-8")
         table = [-1 if value is None else self.index.setdefault(value, len(self.index)) for value in raw] + [-1]
-        local = _plain_values(array.indices.cast(pa.int32()).fill_null(len(raw)))
+        indices = array.indices.cast(pa.int32())
+        local = _plain_values(indices).astype(np.int32)
+        if indices.null_count:
+            local[~_bits(indices.buffers()[0], indices.offset, len(indices))] = len(raw)
         codes = np.array(table, dtype=np.int16 if len(self.index) < 2**15 else np.int32)[local]
         mark = b"\x01" if self.schema.nullable else b""
         encoded = [mark + struct.pack("<I", len(value or b"")) + (value or b"") for value in raw] + [b"\x00"]
@@ -147,9 +150,13 @@ def _plain_values(array: pa.Array) -> NDArray[np.generic]:
     start, stop = array.offset, array.offset + len(array)
     data = array.buffers()[1]
     if pa.types.is_boolean(array.type):
-        bits = np.frombuffer(data or b"", dtype=np.uint8)
-        return np.unpackbits(bits, count=stop, bitorder="little")[start:].astype(np.bool_)
+        return _bits(data, start, len(array))
     return np.frombuffer(data or b"", dtype=np.dtype(_plain(array.type)))[start:stop]
+
+
+def _bits(data: pa.Buffer | None, start: int, count: int) -> NDArray[np.bool_]:
+    bits = np.frombuffer(data or b"", dtype=np.uint8)
+    return np.unpackbits(bits, count=start + count, bitorder="little")[start:].astype(np.bool_)
 
 
 def _narrow(values: NDArray[np.generic], schema: ColumnSchema) -> np.dtype[np.generic]:
