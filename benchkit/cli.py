@@ -105,6 +105,23 @@ def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: boo
 
 
 @cli.command()
+@_PROTOCOL
+@click.option("--arm", "arms", multiple=True, metavar="NAME", help="Tune this arm (default: all with a search space).")
+@click.option("--write", is_flag=True, help="Write the values into PROTOCOL, which must not be locked yet.")
+def tune(protocol: Path, arms: tuple[str, ...], write: bool) -> None:
+    """Find the best parameters of PROTOCOL's arms on this machine; they are then locked by value."""
+    from benchkit.run.tuning import refuse_locked, write_into
+    from benchkit.run.tuning import tune as tune_arms
+
+    if write:
+        refuse_locked(protocol)
+    tuned = tune_arms(protocol, arms, click.echo)
+    if write:
+        write_into(protocol, tuned)
+        click.echo(f"{protocol}: written; lock it with: benchkit lock {protocol}")
+
+
+@cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def analyse(run: Path) -> None:
     """Analyse the sealed bundle RUN again and write its analysis.json."""

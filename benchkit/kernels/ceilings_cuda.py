@@ -13,7 +13,7 @@ Rules:
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +64,26 @@ class Shapes:
     def grid(self, size: int, sm_count: int) -> int:
         """CTAs for an array of ``size`` bytes."""
         return self.ctas_per_sm * sm_count if self.ctas_per_sm else -(-size // self.tile_bytes)
+
+
+def space(inputs: ArrayInputs) -> Iterator[Params]:
+    """The shapes that are worth a try, for copy and read alike."""
+    vector = [(0, 256, 4), (0, 512, 4), (0, 1024, 4), (0, 256, 8), (0, 512, 2), (0, 1024, 1), (0, 1024, 2), (0, 512, 1)]
+    vector += [(0, 256, 2), (8, 256, 4), (4, 512, 4), (2, 1024, 4), (2, 512, 8), (4, 256, 8), (1, 1024, 8)]
+    bulk = [(1, 8, 8, 2048), (2, 8, 4, 2048), (1, 4, 8, 4096), (2, 4, 4, 4096), (1, 4, 4, 8192), (1, 2, 6, 16384)]
+    bulk += [(2, 1, 6, 16384), (1, 8, 4, 4096), (2, 4, 6, 2048)]
+    for streaming in (False, True):
+        for ctas, threads, unroll in vector:
+            yield {
+                "method": "vector",
+                "ctas_per_sm": ctas,
+                "threads": threads,
+                "unroll": unroll,
+                "streaming": streaming,
+            }
+        for ctas, warps, stages, tile in bulk:
+            ring: Params = {"ctas_per_sm": ctas, "warps": warps, "stages": stages, "tile_bytes": tile}
+            yield {"method": "bulk", **ring, "streaming": streaming}
 
 
 def parse_shapes(params: Params) -> Shapes:

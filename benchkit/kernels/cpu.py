@@ -9,7 +9,7 @@ Rules:
 3. Both arms add in a fixed order, so equal inputs give equal bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.nn.functional import silu
@@ -19,6 +19,12 @@ from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.reference import moe_truth
 from benchkit.kernels.threads import choose_threads, use_threads
 from benchkit.units import FloatArray
+
+
+def expert_centric_space(inputs: MoeInputs) -> Iterator[Params]:
+    """Tiles that are worth a try on one thread."""
+    for tile in (1, 2, 3, 4, 6, 8):
+        yield {"tile": tile, "threads": 1}
 
 
 def prepare_expert_centric(inputs: MoeInputs, params: Params) -> PreparedArm | Support:

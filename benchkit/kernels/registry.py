@@ -8,17 +8,18 @@ Rules:
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from benchkit.errors import DataError
 from benchkit.kernels.contract import Params, Prepare, PreparedArm, Support
 
 Clock: TypeAlias = Literal["host", "cuda-event"]
+Space: TypeAlias = Callable[[Any], Iterable[Params]]
 Fixture: TypeAlias = Literal["moe", "arrays"]
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,8 @@ class KernelEntry:
         Files relative to the package root whose bytes make the source digest.
     params:
         Name -> what it takes.
+    space:
+        The module's function ``space(inputs)`` that yields the parameters worth trying (``benchkit tune``); None: chosen by hand.
     """
 
     module: str
@@ -58,6 +61,7 @@ class KernelEntry:
     fixture: Fixture
     sources: tuple[str, ...]
     params: Mapping[str, Param] = field(default_factory=dict)
+    space: str | None = None
 
 
 _COUNT = Param(kind=int, required=True, least=1)
@@ -83,6 +87,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=("kernels/cpu.py", "kernels/threads.py"),
             params={"tile": _COUNT, "threads": _THREADS},
+            space="expert_centric_space",
         ),
         "cpu_output_centric": KernelEntry(
             module="benchkit.kernels.cpu",
@@ -115,6 +120,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="arrays",
             sources=_CUDA_CEILING_SOURCES,
             params=_CUDA_CEILING_PARAMS,
+            space="space",
         ),
         "cuda_read": KernelEntry(
             module="benchkit.kernels.ceilings_cuda",
@@ -123,6 +129,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="arrays",
             sources=_CUDA_CEILING_SOURCES,
             params=_CUDA_CEILING_PARAMS,
+            space="space",
         ),
     }
 )
@@ -166,6 +173,13 @@ def prepare(kernel_id: str, inputs: object, params: Params) -> PreparedArm | Sup
     line = entry(kernel_id)
     function = cast(Prepare, getattr(import_module(line.module), line.function))
     return function(inputs, params)
+
+
+def search_space(kernel_id: str, inputs: object) -> Iterator[Params]:
+    """The parameters of a kernel that are worth trying on ``inputs``; nothing for a kernel without a search space."""
+    line = entry(kernel_id)
+    if line.space is not None:
+        yield from cast(Space, getattr(import_module(line.module), line.space))(inputs)
 
 
 def source_digest(kernel_id: str) -> str:

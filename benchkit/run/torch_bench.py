@@ -19,7 +19,7 @@ from benchkit.fixture.arrays import ArrayInputs, arrays_sha256, make_arrays
 from benchkit.fixture.layer import MoeInputs, MoeWeights, fixture_sha256, make_inputs, make_weights
 from benchkit.fixture.traffic import routing_at
 from benchkit.kernels import registry
-from benchkit.kernels.contract import PreparedArm, Support
+from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.reference import compare
 from benchkit.protocol.model import Arm, ArraysFixture, Point, Protocol, Role
 from benchkit.run.bench import Accuracy
@@ -52,13 +52,19 @@ class TorchBench:
         return int(torch.get_num_threads())
 
     def arm(self, arm: Arm, point: Point) -> PreparedArm | Support:
-        """The registry's kernel, prepared on the point's inputs (a ceiling: on arrays of its own size)."""
-        if arm.role is Role.CEILING and arm.ceiling_bytes is not None:
-            inputs: MoeInputs | ArrayInputs = self._ceiling_inputs(arm.ceiling_bytes)
-        else:
-            inputs = self._inputs(point)
+        """The registry's kernel with the locked parameters."""
+        return self.prepare(arm, point, arm.params_at(point.id))
+
+    def prepare(self, arm: Arm, point: Point, params: Params) -> PreparedArm | Support:
+        """The registry's kernel with any parameters (tuning tries many)."""
         with torch.inference_mode():
-            return registry.prepare(arm.kernel, inputs, arm.params_at(point.id))
+            return registry.prepare(arm.kernel, self.inputs(arm, point), params)
+
+    def inputs(self, arm: Arm, point: Point) -> MoeInputs | ArrayInputs:
+        """What the arm gets at the point: a ceiling arrays of its own size, every other arm the fixture's inputs."""
+        if arm.role is Role.CEILING and arm.ceiling_bytes is not None:
+            return self._ceiling_inputs(arm.ceiling_bytes)
+        return self._inputs(point)
 
     def accuracy(self, output: FloatArray, expected: FloatArray) -> Accuracy:
         """The metrics of ``benchkit.kernels.reference``."""
