@@ -7,15 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from benchkit.protocol.model import Arm, ArraysFixture, MoeFixture, Protocol, Role
+from benchkit.protocol.rules import statistics_problems
 
-MIN_PAIRS_AT_05 = 5
-MIN_PAIRS_AT_025 = 6
 MAX_POINTS = 4096
-
-
-def min_pairs(alpha_one_sided: float) -> int:
-    """Fewest complete process pairs from which a verdict may be drawn (results/README.md, gate too_few_pairs)."""
-    return MIN_PAIRS_AT_05 if alpha_one_sided > 0.025 else MIN_PAIRS_AT_025
 
 
 def coherence_problems(protocol: Protocol) -> list[str]:
@@ -26,7 +20,7 @@ def coherence_problems(protocol: Protocol) -> list[str]:
         *_arms(protocol),
         *_controls(protocol),
         *_comparisons(protocol),
-        *_statistics(protocol),
+        *statistics_problems(protocol),
     ]
 
 
@@ -151,13 +145,4 @@ def _comparisons(protocol: Protocol) -> Iterator[str]:
         if not any(arms[pair[0]].stands_at(p.id) and arms[pair[1]].stands_at(p.id) for p in protocol.points):
             yield f"{path}: {pair[0]} and {pair[1]} stand at no common point"
     if protocol.comparisons and all(c.claim == "descriptive" for c in protocol.comparisons):
-        yield "comparison: every claim is descriptive; expected at least one non_inferior or superior"
-
-
-def _statistics(protocol: Protocol) -> Iterator[str]:
-    least = min_pairs(protocol.statistics.alpha_one_sided)
-    if protocol.schedule.process_pairs < least:
-        yield (
-            f"schedule.process_pairs: {protocol.schedule.process_pairs} cannot give a verdict at alpha_one_sided = "
-            f"{protocol.statistics.alpha_one_sided}; expected at least {least}"
-        )
+        yield "comparison: every claim is descriptive; expected at least one non_inferior, superior or equivalent"

@@ -176,10 +176,42 @@ class TimingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsRules:
-    """How the verdict is reached; ``margin`` is d, the limit of the ratio is 1 + d."""
+    """How the verdict is reached; ``margin`` is d, the limit of the ratio is 1 + d.
+
+    Attributes
+    ----------
+    named_points:
+        Point ids of the family ``named-points``; None is the family ``all-points``.
+    gatekeeping:
+        Superiority of single members is tested after non-inferiority of all of them.
+    pooled:
+        The ratio pooled over points is reported.
+    sensitivity:
+        Names of further analyses, in the order of the file; None where the protocol does not ask.
+    quantile, quantile_type:
+        A claim about this quantile of each process, by this Hyndman-Fan type; None is the median.
+    looks:
+        Numbers of process pairs at which the claim is tested; empty is once, at the end.
+    """
 
     alpha_one_sided: float
     margin: float
+    named_points: tuple[str, ...] | None
+    gatekeeping: bool
+    pooled: bool
+    sensitivity: tuple[str, ...] | None
+    quantile: float | None
+    quantile_type: int | None
+    looks: tuple[int, ...]
+
+    @property
+    def family(self) -> str:
+        """Name of the family, as the file has it."""
+        return "all-points" if self.named_points is None else "named-points"
+
+    def in_family(self, point_id: str) -> bool:
+        """Whether claims at the point belong to the family."""
+        return self.named_points is None or point_id in self.named_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

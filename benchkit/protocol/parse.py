@@ -29,11 +29,11 @@ from benchkit.protocol.model import (
     Protocol,
     Role,
     Schedule,
-    StatisticsRules,
     TimingRules,
     Tolerance,
     Warmup,
 )
+from benchkit.protocol.rules import parse_statistics
 
 SCHEMA = "benchkit.protocol/1"
 RANGES = ("python", "torch", "triton", "driver", "cuda")
@@ -132,7 +132,7 @@ def _protocol(root: Table, document: Mapping[str, object]) -> Protocol:
         timing=timing,
         truths=truths,
         repeats=repeats,
-        statistics=_statistics(root.table("statistics")),
+        statistics=parse_statistics(root.table("statistics")),
         assets=tuple(_asset(table) for table in root.tables("asset", optional=True)),
     )
 
@@ -153,7 +153,8 @@ def _require(build: Table) -> Mapping[str, Any]:
         )
     for key in ("sources", "binaries"):
         digests = table.table(key, optional=True)
-        require[key] = {name: digests.text(name, pattern=SHA256, expected="a SHA-256 in hex") for name in digests.keys()}  # noqa: SIM118
+        names = digests.keys()
+        require[key] = {name: digests.text(name, pattern=SHA256, expected="a SHA-256 in hex") for name in names}
         digests.close()
     table.close()
     build.close()
@@ -289,7 +290,7 @@ def _comparison(table: Table) -> Comparison:
     comparison = Comparison(
         candidate=table.text("candidate"),
         baseline=table.text("baseline"),
-        claim=table.text("claim", choices=("non_inferior", "superior", "descriptive")),
+        claim=table.text("claim", choices=("non_inferior", "superior", "equivalent", "descriptive")),
     )
     table.close()
     return comparison
@@ -324,18 +325,6 @@ def _timing(table: Table) -> TimingRules:
         cache=table.text("cache", choices=("cold-rotate", "cold-flush", "warm")),
         min_l2_multiple=table.optional_integer("min_l2_multiple", low=1, high=1000),
         peak_gb_per_s=table.optional_integer("peak_gb_per_s", low=1),
-    )
-    table.close()
-    return rules
-
-
-def _statistics(table: Table) -> StatisticsRules:
-    table.text("estimand", choices=("geometric-mean-of-median-ratios",))
-    table.text("interval", choices=("paired-t",))
-    table.text("direction", choices=("lower-is-better",))
-    table.text("family", choices=("all-points",))
-    rules = StatisticsRules(
-        alpha_one_sided=table.number("alpha_one_sided", low=0.0, high=0.05), margin=table.margin("margin")
     )
     table.close()
     return rules
