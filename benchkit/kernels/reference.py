@@ -1,23 +1,28 @@
 """The fp64 truth of a MoE layer, and how far an output is from it.
 
 Rules:
-1. The truth is computed from the stored weights, each widened to fp64, with no rounding in between.
+1. ``stored``: from the stored weights, mxfp8 decoded, each widened to fp64, with no rounding in between. ``original``: from the weights before
+   quantisation. Both start from x as the arms receive it.
 2. For fp32 and bf16 checkpoints the stored weights are the original ones: both truths are the same array.
 3. A value that is not finite never passes: the cosine is then -1 and both errors are infinite.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from benchkit.errors import DataError
-from benchkit.fixture.layer import MoeInputs
+from benchkit.fixture.layer import MoeInputs, MoeWeights, original_expert, stored_expert
 from benchkit.units import FloatArray
 
+ExpertWeights: TypeAlias = Callable[[MoeWeights, int], tuple[torch.Tensor, torch.Tensor]]
+
 TRUTHS = ("stored", "original")
-_truths: WeakKeyDictionary[MoeInputs, FloatArray] = WeakKeyDictionary()
+_truths: WeakKeyDictionary[MoeInputs, dict[str, FloatArray]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +54,24 @@ def moe_truth(inputs: MoeInputs, truth: str = "stored") -> FloatArray:
     """
     if truth not in TRUTHS:
         raise DataError(f'truth: expected one of {", ".join(TRUTHS)}, found "{truth}"')
-    if inputs not in _truths:
-        result = _moe_fp64(inputs)
+    kind = truth if inputs.weights.weight_format == "mxfp8" else "stored"
+    known = _truths.setdefault(inputs, {})
+    if kind not in known:
+        result = _moe_fp64(inputs, stored_expert if kind == "stored" else original_expert)
         result.setflags(write=False)
-        _truths[inputs] = result
-    return _truths[inputs]
+        known[kind] = result
+    return known[kind]
 
 
-def _moe_fp64(inputs: MoeInputs) -> FloatArray:
+def _moe_fp64(inputs: MoeInputs, expert_weights: ExpertWeights) -> FloatArray:
     x = inputs.x.double()
     weights = inputs.topk_weights.double()
     output = torch.zeros_like(x)
     for expert in torch.unique(inputs.topk_ids).tolist():
         tokens, slots = torch.nonzero(inputs.topk_ids == expert, as_tuple=True)
-        gate, up = (x[tokens] @ inputs.weights.w13[0][expert].double().t()).chunk(2, dim=1)
-        down = (gate * torch.sigmoid(gate) * up) @ inputs.weights.w2[0][expert].double().t()
+        w13, w2 = expert_weights(inputs.weights, expert)
+        gate, up = (x[tokens] @ w13.t()).chunk(2, dim=1)
+        down = (gate * torch.sigmoid(gate) * up) @ w2.t()
         output[tokens] += weights[tokens, slots].unsqueeze(1) * down
     return np.array(output.cpu().numpy(), dtype=np.float64)
 

@@ -6,6 +6,7 @@ import torch
 
 from benchkit.errors import DataError
 from benchkit.fixture.layer import MoeInputs, MoeWeights, make_inputs, make_weights
+from benchkit.fixture.mxfp8 import dequantise
 from benchkit.fixture.routing import Routing, route
 from benchkit.kernels.reference import NOT_FINITE, compare, moe_truth
 
@@ -55,6 +56,27 @@ def test_truth_is_the_sum_over_routes():
     assert moe_truth(inputs, "original") is found
     with pytest.raises(DataError, match='truth: expected one of stored, original, found "true"'):
         moe_truth(inputs, "true")
+
+
+def test_mxfp8_has_two_truths():
+    sizes = {"experts": 4, "hidden": 64, "intermediate": 32}
+    routing = route("uniform", 2, 3, 4, 2)
+    narrow = make_inputs(make_weights(seed=3, copies=1, weight_format="mxfp8", **sizes), routing)
+    original = make_inputs(make_weights(seed=3, copies=1, weight_format="bf16", **sizes), routing)
+    assert torch.equal(narrow.x, original.x)
+    assert np.array_equal(moe_truth(narrow, "original"), moe_truth(original))
+    w13, w2 = (
+        dequantise(elements[0], scale[0]).float()
+        for elements, scale in (
+            (narrow.weights.w13, narrow.weights.w13_scale),
+            (narrow.weights.w2, narrow.weights.w2_scale),
+        )
+    )
+    decoded = make_inputs(MoeWeights(w13=(w13,), w2=(w2,), seed=3), routing)
+    decoded.x.copy_(narrow.x)
+    assert np.array_equal(moe_truth(narrow), moe_truth(decoded))
+    between = compare(moe_truth(narrow), moe_truth(narrow, "original"))
+    assert 0.02 < between.rel_error < 0.08
 
 
 def test_slots_may_stand_in_any_order():
