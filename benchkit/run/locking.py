@@ -68,3 +68,8 @@ def _arm_problems(protocol: Protocol, arm: Arm) -> list[str]:
     found = {problem for point in points for problem in registry.param_problems(arm.kernel, arm.params_at(point))}
     problems.extend(f"params.{problem}" for problem in sorted(found))
     return problems
+
+
+def arm_sources(protocol: Protocol) -> dict[str, str]:
+    """Source digest of every arm's kernel."""
+    return {arm.name: registry.source_digest(arm.kernel) for arm in protocol.arms}

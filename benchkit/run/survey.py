@@ -9,7 +9,7 @@ from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
-from benchkit.run.locking import kernel_problems
+from benchkit.run.locking import arm_sources, kernel_problems
 
 _START_S = 4.0  # imports, inputs and correctness of one process, roughly
 
@@ -35,6 +35,7 @@ def check_protocol(path: Path) -> list[str]:
     lines = [f"{path}: {protocol.id}: {len(protocol.arms)} arms at {len(protocol.points)} points, no problem found"]
     planned = plan(load_locked(path))
     lines.append(f"{lock_path(path)}: belongs to it, locked at {planned.locked.lock.locked_utc}")
+    lines += [f"source digest of {arm}: {digest}" for arm, digest in arm_sources(protocol).items()]
     found = machine_problems(protocol.require, protocol.timing.clock)
     if found:
         raise MachineError("\n".join([*lines, f"{path}: this machine cannot run it", *(f"  {line}" for line in found)]))

@@ -25,7 +25,6 @@ from benchkit.device.environment import environment_json, environment_record, en
 from benchkit.device.fake import read_script
 from benchkit.device.ports import Reading, Timer
 from benchkit.errors import BenchkitError, MachineError, WorkerError
-from benchkit.kernels import registry
 from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.plan import PlannedBlock, PlannedPoint, plan
 from benchkit.protocol.lock import load_locked
@@ -33,6 +32,7 @@ from benchkit.protocol.model import Arm, Point, Protocol, Role
 from benchkit.run.bench import Bench
 from benchkit.run.fake_bench import FakeBench
 from benchkit.run.folder import RunFolder, RunSettings
+from benchkit.run.locking import arm_sources
 from benchkit.run.records import End, Header, RecordWriter
 from benchkit.units import NS_PER_MS
 
@@ -247,11 +247,6 @@ def _supported(arms: tuple[ReadyArm | tuple[Arm, Support], ...]) -> tuple[ReadyA
 def _telemetry(place: list[Any], edge: str, at: Reading) -> list[Any]:
     clocks = [at.sm_clock_mhz, at.memory_clock_mhz]
     return [*place, edge, *clocks, at.temperature_c, at.power_w, at.throttle_reasons]
-
-
-def arm_sources(protocol: Protocol) -> dict[str, str]:
-    """Source digest of every arm's kernel."""
-    return {arm.name: registry.source_digest(arm.kernel) for arm in protocol.arms}
 
 
 def run_identity(record: Mapping[str, Any]) -> dict[str, Any]:
