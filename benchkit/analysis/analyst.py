@@ -1,28 +1,34 @@
-"""Feeds the statistics with a bundle's tables: comparisons, controls, arms, family.
+"""Feeds the statistics with a bundle's evidence: comparisons, controls, family, looks.
 
 Rules:
-1. Only the last attempt of a process counts, and only at points that it completed.
-2. Where a timed duration of a pair is not positive, nothing is computed of that pair at that point: the validator says INVALID, and no number is
+1. Where a timed duration of a pair is not positive, nothing is computed of that pair at that point: the validator says INVALID, and no number is
    made up.
+2. With locked looks, the first that shows the claim decides, else the last; what later processes did does not enter.
 """
 
-import json
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from benchkit.analysis.samples import Samples, integers
+from benchkit.analysis.arms import ArmTable
+from benchkit.analysis.evidence import Evidence, gather
 from benchkit.bundle.reader import Bundle
-from benchkit.fixture.routing import Routing, from_rows
-from benchkit.fixture.traffic import arm_traffic
-from benchkit.protocol.model import Arm, Comparison, MoeFixture, Point, Protocol, Role
-from benchkit.statistics.diagnostics import Clocks, Outputs, timer_quantum
-from benchkit.statistics.noninferiority import Family, family_verdict
+from benchkit.protocol.model import Arm, Comparison, Point, StatisticsRules
+from benchkit.statistics.bootstrap import bootstrap_key
+from benchkit.statistics.diagnostics import Clocks, Outputs
+from benchkit.statistics.estimand import log_ratios
+from benchkit.statistics.family import (
+    EquivalenceResult,
+    Member,
+    MemberResult,
+    entering_verdict,
+    judge_equivalence,
+    judge_members,
+)
+from benchkit.statistics.interval import RatioInterval, paired_interval
+from benchkit.statistics.noninferiority import SHOWN, Family, family_verdict
 from benchkit.statistics.point import (
     ArmMedians,
     ControlResult,
@@ -33,19 +39,31 @@ from benchkit.statistics.point import (
     judge_point,
     with_holm,
 )
+from benchkit.statistics.pooled import pooled_log_ratios
+from benchkit.statistics.quantile import ProcessTail, process_quantile, process_tail
+from benchkit.statistics.sensitivity import CLAIMED, SensitivityRow, sensitivity
+from benchkit.statistics.sequential import lan_demets
 from benchkit.units import FloatArray, IntArray
 
-_NOTHING = np.zeros(0, dtype=np.float64)
-_IDENTITY = ("operating_point", "arm", "role", "samples")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComparisonRow:
-    """One comparison at one point, with its names."""
+    """One comparison at one point, with its names, and the process medians that it rests on."""
 
     point: Point
     comparison: Comparison
     result: PointResult
+    equivalence: EquivalenceResult | None
+    tail: ProcessTail | None
+    sensitivity: tuple[SensitivityRow, ...] | None
+    candidate: ArmMedians
+    baseline: ArmMedians
+    processes: tuple[int, ...]
+
+    @property
+    def log_ratios(self) -> FloatArray:
+        """r, one per process."""
+        return log_ratios(self.candidate.per_call_ns, self.baseline.per_call_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,87 +76,148 @@ class ControlRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """What the author of a bundle claims; ``arms`` are the finished rows of the report's table."""
+class PooledRow:
+    """The ratio of one pair of arms, pooled over the family's points."""
+
+    candidate: str
+    baseline: str
+    points: int
+    interval: RatioInterval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookRow:
+    """One look: how many processes it saw, its level, and the family's verdict then."""
+
+    processes: int
+    alpha_one_sided: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """Everything that one look at the data says."""
 
     comparisons: tuple[ComparisonRow, ...]
     controls: tuple[ControlRow, ...]
-    arms: tuple[dict[str, Any], ...]
     family: Family
+    members: tuple[tuple[ComparisonRow, MemberResult], ...] | None
+    pooled: tuple[PooledRow, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What the author of a bundle claims; ``arms`` are the finished rows of the report's table."""
+
+    evidence: Evidence
+    claims: Claims
+    arms: tuple[dict[str, Any], ...]
+    looks: tuple[LookRow, ...]
+
+    @property
+    def alpha_one_sided(self) -> float:
+        """Level of the comparisons: that of the look that decided."""
+        return self.looks[-1].alpha_one_sided if self.looks else self.evidence.protocol.statistics.alpha_one_sided
 
 
 def analyse(bundle: Bundle) -> Analysis:
     """Everything that analysis.json says of a bundle."""
-    return Analyst(bundle).analysis()
+    evidence = gather(bundle)
+    rules = evidence.protocol.statistics
+    arms = ArmTable(evidence).rows()
+    if not rules.looks:
+        return Analysis(
+            evidence=evidence, claims=Analyst(evidence, rules.alpha_one_sided).claims(), arms=arms, looks=()
+        )
+    looks: list[LookRow] = []
+    for processes, alpha in look_levels(rules):
+        claims = Analyst(evidence.up_to(processes), alpha).claims()
+        looks.append(LookRow(processes=processes, alpha_one_sided=alpha, verdict=claims.family.verdict.value))
+        if claims.family.verdict in SHOWN:
+            break
+    return Analysis(evidence=evidence, claims=claims, arms=arms, looks=tuple(looks))
+
+
+def look_levels(rules: StatisticsRules) -> tuple[tuple[int, float], ...]:
+    """Processes and nominal level of each locked look; empty without looks."""
+    if not rules.looks:
+        return ()
+    spent = lan_demets([look / rules.looks[-1] for look in rules.looks], alpha_one_sided=rules.alpha_one_sided)
+    return tuple(zip(rules.looks, spent.nominal_p, strict=True))
 
 
 class Analyst:
-    """Holds the tables of one bundle while its analysis is made."""
+    """Judges one look at a bundle's evidence at one level."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.protocol: Protocol = bundle.protocol
-        processes = bundle.table("processes").to_pylist()
-        last = {row["process"]: row for row in processes}  # rows ascend by attempt
-        attempts = {process: row["attempt"] for process, row in last.items()}
-        samples = bundle.table("samples")
-        self.samples = Samples(samples, attempts)
-        tick = max((row["clock_tick_ns"] for row in processes), default=1)
-        self.quantum = timer_quantum(integers(samples, "duration_ns"), clock_tick_ns=tick)
-        self.unsupported: dict[tuple[str, str], str] = {
-            (point, arm): reason for row in last.values() for point, arm, reason in json.loads(row["unsupported"])
-        }
-        missing = {process: json.loads(row["unsupported"]) for process, row in last.items()}
-        self.completed = {
-            point.id: [process for process in sorted(last) if self._complete(process, point, missing[process])]
-            for point in self.protocol.points
-        }
-        self.failed = {
-            point: [p for p in sorted(last) if last[p]["status"] == "failed" and p not in done]
-            for point, done in self.completed.items()
-        }
-        self.telemetry = _last_rows(bundle.table("telemetry"), attempts)
-        self.correctness = _last_rows(bundle.table("correctness"), attempts)
-        self.kernels = _last_rows(bundle.table("kernels"), attempts)
-        self.repeats = _last_rows(bundle.table("repeats"), attempts)
-        self.routings = _routings(self.protocol, bundle.table("routing"))
+    def __init__(self, evidence: Evidence, alpha_one_sided: float) -> None:
+        self.evidence = evidence
+        self.protocol = evidence.protocol
+        self.samples = evidence.samples
+        self.rules = evidence.protocol.statistics
+        self.alpha = alpha_one_sided
 
-    def _complete(self, process: int, point: Point, unsupported: Sequence[Sequence[str]]) -> bool:
-        absent = {arm for where, arm, _ in unsupported if where == point.id}
-        arms = sum(arm.name not in absent for arm in self.protocol.arms_at(point.id))
-        rules = self.protocol
-        per_arm = rules.warmup.samples + rules.schedule.blocks * rules.timing.samples_per_block
-        return self.samples.rows[(process, point.id)] == arms * per_arm
-
-    def analysis(self) -> Analysis:
-        """All parts."""
+    def claims(self) -> Claims:
+        """Comparisons, controls and the family."""
         controls = self._controls()
         by_point = {point.id: [row.result for row in controls if row.point == point] for point in self.protocol.points}
         comparisons = tuple(
-            ComparisonRow(
-                point=point, comparison=comparison, result=self._compare(comparison, point, by_point[point.id])
-            )
+            self._row(comparison, point, by_point[point.id])
             for comparison in self.protocol.comparisons
             for point in self.protocol.points
             if comparison in self.protocol.comparisons_at(point.id)
         )
-        claimed = [row.result.verdict for row in comparisons if row.comparison.claim != "descriptive"]
-        arms = tuple(
-            self._arm_row(arm, point) for point in self.protocol.points for arm in self.protocol.arms_at(point.id)
-        )
-        return Analysis(comparisons=comparisons, controls=controls, arms=arms, family=family_verdict(claimed))
-
-    def _pair(self, one: Arm, other: Arm, point: Point) -> tuple[ArmMedians, ArmMedians, list[int]]:
-        """Process medians of two arms at a point, and the processes that they come from."""
-        processes = [
-            process
-            for process in self.completed[point.id]
-            if all(self.samples.duration_ns(process, point.id, arm.name).size for arm in (one, other))
+        rows = [
+            row for row in comparisons if row.comparison.claim != "descriptive" and self.rules.in_family(row.point.id)
         ]
+        family, members = self._family(rows)
+        return Claims(
+            comparisons=comparisons,
+            controls=controls,
+            family=family,
+            members=members,
+            pooled=tuple(self._pooled(rows)) if self.rules.pooled else None,
+        )
+
+    def _family(
+        self, rows: Sequence[ComparisonRow]
+    ) -> tuple[Family, tuple[tuple[ComparisonRow, MemberResult], ...] | None]:
+        named = self.rules.named_points is not None
+        members = [Member(result=row.result, equivalence=row.equivalence) for row in rows]
+        results = judge_members(members, named=named, alpha_one_sided=self.alpha)
+        verdicts = [found.verdict for found in results] if named else [entering_verdict(member) for member in members]
+        family = family_verdict(verdicts, claim=self.rules.family)
+        listed = named or self.rules.gatekeeping
+        return family, tuple(zip(rows, results, strict=True)) if listed else None
+
+    def _pooled(self, rows: Sequence[ComparisonRow]) -> Iterator[PooledRow]:
+        for comparison in self.protocol.comparisons:
+            own = [row for row in rows if row.comparison == comparison]
+            if own:
+                pooled = pooled_log_ratios(
+                    [dict(zip(row.processes, row.log_ratios.tolist(), strict=True)) for row in own]
+                )
+                yield PooledRow(
+                    candidate=comparison.candidate,
+                    baseline=comparison.baseline,
+                    points=len(own),
+                    interval=paired_interval(pooled, margin=self.rules.margin, alpha_one_sided=self.alpha),
+                )
+
+    def _typical(self, process: int, point: Point, arm: Arm) -> float:
+        """The process median of whole samples, or the quantile that the protocol claims."""
+        durations = self.samples.duration_ns(process, point.id, arm.name)
+        if self.rules.quantile is None or self.rules.quantile_type is None:
+            return float(np.median(durations))
+        return process_quantile(durations, self.rules.quantile, hyndman_fan=self.rules.quantile_type)
+
+    def pair(self, one: Arm, other: Arm, point: Point) -> tuple[ArmMedians, ArmMedians, list[int]]:
+        """Process medians of two arms at a point, and the processes that they come from."""
+        processes = self.evidence.processes_of(point.id, one, other)
         if any(np.any(self.samples.duration_ns(p, point.id, a.name) <= 0) for p in processes for a in (one, other)):
             processes = []
         first, second = (
             ArmMedians(
-                duration_ns=np.array([np.median(self.samples.duration_ns(p, point.id, arm.name)) for p in processes]),
+                duration_ns=np.array([self._typical(p, point, arm) for p in processes], dtype=np.float64),
                 calls=arm.calls_per_sample,
             )
             for arm in (one, other)
@@ -158,25 +237,63 @@ class Analyst:
         return tuple(rows)
 
     def _control(self, arm: Arm, point: Point) -> ControlResult:
-        control, baseline, processes = self._pair(arm, self.protocol.baseline, point)
-        rules = self.protocol.statistics
+        control, baseline, processes = self.pair(arm, self.protocol.baseline, point)
+        name = self.protocol.baseline.name
         return judge_control(
             control,
             baseline,
             role=ControlRole(arm.role.value),
-            margin=rules.margin,
-            alpha_one_sided=rules.alpha_one_sided,
-            quantum_ns=self.quantum,
+            margin=self.rules.margin,
+            alpha_one_sided=self.rules.alpha_one_sided,
+            quantum_ns=self.evidence.quantum,
             injected_ns=[self.samples.injected_ns(process, point.id, arm.name) for process in processes],
+            median_ns=np.array(
+                [np.median(self.samples.duration_ns(process, point.id, name)) for process in processes],
+                dtype=np.float64,
+            ),
         )
 
-    def _compare(self, comparison: Comparison, point: Point, controls: Sequence[ControlResult]) -> PointResult:
+    def _row(self, comparison: Comparison, point: Point, controls: Sequence[ControlResult]) -> ComparisonRow:
         candidate, baseline = self.protocol.arm(comparison.candidate), self.protocol.arm(comparison.baseline)
-        ours, theirs, _ = self._pair(candidate, baseline, point)
+        ours, theirs, processes = self.pair(candidate, baseline, point)
+        result = judge_point(
+            ours,
+            theirs,
+            margin=self.rules.margin,
+            alpha_one_sided=self.alpha,
+            quantum_ns=self.evidence.quantum,
+            controls=controls,
+            telemetry=self._clocks(candidate, baseline, point),
+            flags=self._flags(candidate, baseline, point),
+        )
+        ratios = log_ratios(ours.per_call_ns, theirs.per_call_ns)
+        wanted = self.rules.sensitivity
+        return ComparisonRow(
+            point=point,
+            comparison=comparison,
+            result=result,
+            equivalence=judge_equivalence(result) if comparison.claim == "equivalent" else None,
+            tail=process_tail(ratios, alpha_one_sided=self.alpha) if ratios.size else None,
+            sensitivity=None
+            if wanted is None
+            else sensitivity(
+                ours.per_call_ns,
+                theirs.per_call_ns,
+                methods=[method for method in wanted if method in CLAIMED],
+                margin=self.rules.margin,
+                alpha_one_sided=self.alpha,
+                key=bootstrap_key(protocol_digest=self.evidence.protocol_digest, point=point.id),
+            ),
+            candidate=ours,
+            baseline=theirs,
+            processes=tuple(processes),
+        )
+
+    def _flags(self, candidate: Arm, baseline: Arm, point: Point) -> PointFlags:
         involved = [candidate, baseline, *(arm for arm in self.protocol.arms_at(point.id) if arm.of == baseline.name)]
-        reasons = [(arm.name, self.unsupported.get((point.id, arm.name))) for arm in involved]
-        flags = PointFlags(
-            failed_processes=tuple(self.failed[point.id]),
+        reasons = [(arm.name, self.evidence.why_unsupported(point.id, arm.name)) for arm in involved]
+        return PointFlags(
+            failed_processes=tuple(self.evidence.failed[point.id]),
             unsupported=tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None),
             outputs=tuple(
                 Outputs(arm=arm.name, output_sha256=tuple(self._outputs(arm, point)))
@@ -184,22 +301,13 @@ class Analyst:
                 if arm.tolerance.deterministic
             ),
         )
-        return judge_point(
-            ours,
-            theirs,
-            margin=self.protocol.statistics.margin,
-            alpha_one_sided=self.protocol.statistics.alpha_one_sided,
-            quantum_ns=self.quantum,
-            controls=controls,
-            telemetry=self._clocks(candidate, baseline, point),
-            flags=flags,
-        )
 
     def _outputs(self, arm: Arm, point: Point) -> list[str]:
-        return [row["output_sha256"] for row in self.repeats if (row["point"], row["arm"]) == (point.id, arm.name)]
+        rows = self.evidence.repeats
+        return [row["output_sha256"] for row in rows if (row["point"], row["arm"]) == (point.id, arm.name)]
 
     def _clocks(self, candidate: Arm, baseline: Arm, point: Point) -> Clocks | None:
-        rows = [row for row in self.telemetry if row["point"] == point.id]
+        rows = [row for row in self.evidence.telemetry if row["point"] == point.id]
         if not rows:
             return None
 
@@ -213,89 +321,3 @@ class Analyst:
             candidate_sm_mhz=column("sm_clock_mhz", candidate),
             baseline_sm_mhz=column("sm_clock_mhz", baseline),
         )
-
-    def _per_call(self, arm: Arm, point: Point, processes: Sequence[int]) -> FloatArray:
-        medians = [np.median(self.samples.duration_ns(p, point.id, arm.name)) for p in processes]
-        return np.array(medians, dtype=np.float64) / arm.calls_per_sample
-
-    def _arm_row(self, arm: Arm, point: Point) -> dict[str, Any]:
-        samples = self.samples.count(point.id, arm.name)
-        traffic = arm_traffic(self.protocol, arm, point, self.routings[point.id])
-        processes = [p for p in self.completed[point.id] if self.samples.duration_ns(p, point.id, arm.name).size]
-        per_call = self._per_call(arm, point, processes) if samples else _NOTHING
-        median = float(np.median(per_call)) if per_call.size else None
-        rate = traffic.unique_bytes / median if median and median > 0 and traffic.unique_bytes else None
-        accuracy = [
-            row
-            for row in self.correctness
-            if (row["point"], row["arm"], row["truth"]) == (point.id, arm.name, arm.tolerance.truth)
-        ]
-        row = {
-            "operating_point": point.id,
-            "arm": arm.name,
-            "role": arm.role.value,
-            "median_ns": median,
-            "samples": samples,
-            "unique_bytes": traffic.unique_bytes,
-            "issued_bytes": traffic.issued_bytes,
-            "gb_per_s": rate,
-            "percent_of_copy": self._percent("copy", arm, point, traffic.unique_bytes, processes),
-            "percent_of_read": self._percent("read", arm, point, traffic.unique_bytes, processes),
-            "min_cosine": _finite(min((row["min_cosine"] for row in accuracy), default=None)),
-            "max_abs_error": _finite(max((row["max_abs_error"] for row in accuracy), default=None)),
-            **self._launched(arm, point),
-        }
-        return row if samples else {name: row[name] if name in _IDENTITY else None for name in row}
-
-    def _launched(self, arm: Arm, point: Point) -> dict[str, int | None]:
-        kernels = [row for row in self.kernels if (row["point"], row["arm"]) == (point.id, arm.name)]
-        per_process = Counter(row["process"] for row in kernels)
-        repeats = [row for row in self.repeats if (row["point"], row["arm"]) == (point.id, arm.name)]
-        modes = {row["mode_sha256"] for row in repeats} - {None}
-        return {
-            "kernels": max(per_process.values(), default=None),
-            "scratch_bytes": max((row["scratch_bytes"] for row in kernels), default=None),
-            "repeats": max(Counter(row["process"] for row in repeats).values(), default=None),
-            "distinct_outputs": len({row["output_sha256"] for row in repeats}) or None,
-            "distinct_modes": len(modes) or None,
-        }
-
-    def _percent(self, kind: str, arm: Arm, point: Point, size: int | None, processes: Sequence[int]) -> float | None:
-        ceiling = next(
-            (c for c in self.protocol.arms_at(point.id) if c.role is Role.CEILING and c.ceiling == kind), None
-        )
-        if ceiling is None or size is None:
-            return None
-        both = [p for p in processes if self.samples.duration_ns(p, point.id, ceiling.name).size]
-        ours, top = self._per_call(arm, point, both), self._per_call(ceiling, point, both)
-        if not both or np.any(ours <= 0) or np.any(top <= 0):
-            return None
-        ceiling_bytes = arm_traffic(self.protocol, ceiling, point, self.routings[point.id]).unique_bytes or 0
-        return float(100 * np.median((size / ours) / (ceiling_bytes / top)))
-
-
-def _last_rows(table: pa.Table, last: Mapping[int, int]) -> list[dict[str, Any]]:
-    return [row for row in table.to_pylist() if row["attempt"] == last.get(row["process"])]
-
-
-def _routings(protocol: Protocol, table: pa.Table) -> dict[str, Routing | None]:
-    fixture = protocol.fixture
-    if not isinstance(fixture, MoeFixture):
-        return {point.id: None for point in protocol.points}
-    rows: dict[str, list[tuple[int, int, int, float]]] = {point.id: [] for point in protocol.points}
-    for row in table.to_pylist():
-        rows.setdefault(row["point"], []).append((row["token"], row["slot"], row["expert"], row["weight"]))
-    return {
-        point.id: from_rows(
-            rows[point.id],
-            source=f"routing.parquet, {point.id}",
-            batch=point.integer("batch"),
-            experts=fixture.experts,
-            top_k=fixture.top_k,
-        )
-        for point in protocol.points
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -54,6 +54,8 @@ class RatioInterval:
         Point estimate and bounds; None where they do not exist or are infinite.
     p_non_inferior, p_superior:
         One-sided p-values of ``ratio >= 1 + margin`` and of ``ratio >= 1``.
+    p_lower:
+        One-sided p-value of ``ratio <= 1 / (1 + margin)``, the other half of an equivalence test.
     p_differs:
         Two-sided p-value of ``ratio = 1``, from the plain log ratios.
     guarded, unbounded, zero_spread:
@@ -68,6 +70,7 @@ class RatioInterval:
     upper: float | None
     p_non_inferior: float | None
     p_superior: float | None
+    p_lower: float | None
     p_differs: float | None
     guarded: bool
     unbounded: bool
@@ -141,6 +144,7 @@ def paired_interval(values: ArrayLike, *, margin: float, alpha_one_sided: float)
     With ``rbar``, ``s`` and ``se = s / sqrt(K)`` of r,
     ``upper, lower = exp(rbar +- t(1 - alpha, K - 1) se)``,
     ``p_non_inferior = F_t((rbar - log1p(d)) / se)``, ``p_superior = F_t(rbar / se)``,
+    ``p_lower = F_t(-(rbar + log1p(d)) / se)``,
     ``p_differs = 2 F_t(-abs(rbar) / se)``, all with ``K - 1`` degrees of freedom.
 
     References
@@ -215,6 +219,7 @@ def _interval(
         upper=upper,
         p_non_inferior=1.0 if above is None else _p_value(above, math.log1p(margin), df),
         p_superior=1.0 if above is None else _p_value(above, 0.0, df),
+        p_lower=1.0 if below is None else _p_above(below, -math.log1p(margin), df),
         p_differs=min(1.0, 2.0 * t_cdf(-abs(plain.mean) / plain.se, df)) if plain.se > 0.0 else None,
         guarded=guarded,
         unbounded=upper is None,
@@ -233,6 +238,7 @@ def _without_p(
         upper=bound,
         p_non_inferior=None,
         p_superior=None,
+        p_lower=None,
         p_differs=None,
         guarded=False,
         unbounded=False,
@@ -251,3 +257,9 @@ def _p_value(side: Moments, null: float, df: int) -> float | None:
     if side.mean is None or side.se is None or side.se == 0.0:
         return None
     return t_cdf((side.mean - null) / side.se, df)
+
+
+def _p_above(side: Moments, null: float, df: int) -> float | None:
+    if side.mean is None or side.se is None or side.se == 0.0:
+        return None
+    return t_cdf((null - side.mean) / side.se, df)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from benchkit.statistics.interval import check_margin
 
 TIE = 1e-9
+ALL_POINTS = "all-points"
 
 
 class Verdict(StrEnum):
@@ -61,13 +62,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The all-points claim over every comparison of the family."""
+    """A claim over every comparison of the family."""
 
     claim: str
     verdict: Verdict
     comparisons: int
 
 
+SHOWN = (Verdict.SUPERIOR, Verdict.NON_INFERIOR, Verdict.NON_INFERIOR_BUT_SLOWER)
 GATE_ORDER = {gate: position for position, gate in enumerate(Gate)}
 
 
@@ -142,8 +144,8 @@ def distinct(value: float, reference: float) -> str:
     return repr(value)
 
 
-def family_verdict(verdicts: Sequence[Verdict]) -> Family:
-    """All-points verdict: an intersection-union test, every point at full alpha.
+def family_verdict(verdicts: Sequence[Verdict], *, claim: str = ALL_POINTS) -> Family:
+    """Verdict of a family; over the points' own verdicts it is an intersection-union test, every point at full alpha.
 
     Notes
     -----
@@ -157,11 +159,10 @@ def family_verdict(verdicts: Sequence[Verdict]) -> Family:
     """
     found = frozenset(verdicts)
     verdict = Verdict.INCONCLUSIVE
-    good = (Verdict.SUPERIOR, Verdict.NON_INFERIOR, Verdict.NON_INFERIOR_BUT_SLOWER)
-    if found and found <= frozenset(good):
-        verdict = next(good[i] for i in range(3) if found <= frozenset(good[: i + 1]))
+    if found and found <= frozenset(SHOWN):
+        verdict = next(SHOWN[i] for i in range(3) if found <= frozenset(SHOWN[: i + 1]))
     elif Verdict.INFERIOR in found:
         verdict = Verdict.INFERIOR
     elif Verdict.INCONCLUSIVE_BUT_SLOWER in found:
         verdict = Verdict.INCONCLUSIVE_BUT_SLOWER
-    return Family(claim="all-points", verdict=verdict, comparisons=len(verdicts))
+    return Family(claim=claim, verdict=verdict, comparisons=len(verdicts))

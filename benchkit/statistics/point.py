@@ -102,6 +102,7 @@ class PointResult:
     pairs: int
     p_non_inferior: float | None
     p_superior: float | None
+    p_lower: float | None
     guarded: bool
     numerical_tie: bool
     unbounded: bool
@@ -152,6 +153,7 @@ def judge_point(
         pairs=interval.pairs,
         p_non_inferior=interval.p_non_inferior,
         p_superior=interval.p_superior,
+        p_lower=interval.p_lower,
         guarded=interval.guarded,
         numerical_tie=decision.numerical_tie,
         unbounded=interval.unbounded,
@@ -193,6 +195,7 @@ def judge_control(
     alpha_one_sided: float,
     quantum_ns: float,
     injected_ns: Sequence[ArrayLike],
+    median_ns: FloatArray | None = None,
 ) -> ControlResult:
     """Interval of control / baseline at one point; ``p_differs_holm`` is filled by :func:`with_holm`.
 
@@ -206,10 +209,12 @@ def judge_control(
         As for :func:`judge_point`.
     injected_ns:
         Per process, the timed rows' delays; not looked at for an A/A control.
+    median_ns:
+        The baseline's process medians, by which the dose is judged; needed where ``baseline`` holds quantiles.
     """
     interval, _ = _interval(control, baseline, margin=margin, alpha_one_sided=alpha_one_sided, quantum_ns=quantum_ns)
     dosed = role is ControlRole.POSITIVE_CONTROL
-    base = baseline.duration_ns
+    base = baseline.duration_ns if median_ns is None else median_ns
     return ControlResult(
         role=role,
         ratio=interval.ratio,

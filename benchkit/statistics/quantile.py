@@ -177,10 +177,11 @@ def process_tail(log_ratios: ArrayLike, *, alpha_one_sided: float) -> ProcessTai
     centred = data - math.fsum(data.tolist()) / data.size
     spread = math.fsum((centred**2).tolist()) / data.size
     third = math.fsum((centred**3).tolist()) / data.size
+    scale = spread**1.5
     return ProcessTail(
         largest=float(data.max()),
         covered=alpha_one_sided ** (1.0 / data.size),
-        skewness=third / spread**1.5 if data.max() > data.min() and spread > 0.0 else None,
+        skewness=third / scale if data.max() > data.min() and scale > 0.0 else None,
     )
 
 
