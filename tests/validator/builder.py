@@ -296,14 +296,15 @@ def _evidence(result: Draft, process: int) -> None:
     key = {"process": process, "attempt": 0}
     cuda = result.protocol["timing"]["clock"] == "cuda-event"
     for point, blocks in order(result.digest, result.protocol, process):
-        for arm in ("base", "cand", "copy"):
+        for arm in ("base", "cand", "same", "slow", "copy"):
             cell = key | {"point": point, "arm": arm}
             errors = {"min_cosine": 0.9999995, "max_abs_error": 0.001, "rel_error": 1e-6, "output_sha256": sha(arm)}
             for stage in ("eager", "replay") if cuda else ("eager",):
                 result.tables["correctness"].append(cell | {"truth": "stored", "stage": stage} | errors)
             if cuda:
                 shape = {"grid": "1,1,1", "block": "128,1,1", "registers": 32, "shared_bytes": 0, "scratch_bytes": 64}
-                result.tables["kernels"].append(cell | {"position": 0, "name": arm} | shape)
+                for position in range(2):
+                    result.tables["kernels"].append(cell | {"position": position, "name": arm} | shape)
                 outputs = {"mode_sha256": None, "output_sha256": sha(arm)}
                 result.tables["repeats"].extend(cell | {"repeat": repeat} | outputs for repeat in range(2))
         for block, arms in blocks if cuda else ():

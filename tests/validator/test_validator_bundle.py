@@ -173,7 +173,7 @@ def test_nan_and_negative_zero_in_a_digest(tmp_path: Path) -> None:
     report = validate(draft.seal(tmp_path / "b"))
     assert report.codes == ()
     assert report.numbers is not None
-    assert [arm.max_abs_error for arm in report.numbers.arms].count(None) == 5
+    assert [arm.max_abs_error for arm in report.numbers.arms].count(None) == 1
 
 
 def test_a_flipped_bit_is_seen_by_its_checksum(bundle: Path) -> None:

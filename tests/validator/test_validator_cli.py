@@ -191,6 +191,15 @@ def test_reasons_lists_all() -> None:
     ]
 
 
+def test_selftest_refuses_a_bundle_that_is_not_clean(bundles: dict[str, Path], tmp_path: Path) -> None:
+    draft = builder.draft()
+    draft.synthetic = True
+    for bundle, found in ((bundles["bad"], "NON_POSITIVE_DURATION"), (draft.seal(tmp_path / "s"), "SYNTHETIC")):
+        done = run("selftest", bundle)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr == f"COULD_NOT_CHECK: expected a clean bundle, got INVALID: {found}\n"
+
+
 def test_an_internal_error_is_one_line(bundles: dict[str, Path]) -> None:
     code = (
         "import sys, validator.validate as v\n"

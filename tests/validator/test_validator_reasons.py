@@ -15,12 +15,12 @@ from validator.validate import validate
 
 HOST_NOT_APPLICABLE = [
     "kernel identity",
+    "clocks",
     "stream blocked",
     "escaped work",
     "cold cache",
     "physical floor",
     "claims",
-    "clocks",
 ]
 
 
@@ -148,6 +148,10 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.BOUNDARY_MISMATCH] * 5,
     ),
     "no correctness row": (lambda d: d.tables["correctness"].pop(0), [R.CORRECTNESS_MISSING]),
+    "no correctness row of a control": (
+        lambda d: set_all([r for r in d.tables["correctness"] if r["arm"] == "slow"], truth="original"),
+        [R.CORRECTNESS_MISSING] * 10,
+    ),
     "a wrong result": (lambda d: d.tables["correctness"][0].update(rel_error=0.5), [R.CORRECTNESS_FAILED]),
     "a NaN error": (lambda d: d.tables["correctness"][0].update(rel_error=float("nan")), [R.CORRECTNESS_FAILED]),
     "a broken A/A control": (
@@ -155,6 +159,14 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.CONTROL_FAILED] * 2,
     ),
     "no end in the ledger": (lambda d: d.ledger.pop(), [R.LEDGER_BROKEN]),
+    "a failure that the ledger does not know": (
+        lambda d: d.tables["processes"][4].update(status="failed", reason="watchdog"),
+        [R.LEDGER_BROKEN],
+    ),
+    "a failure that only the ledger knows": (
+        lambda d: d.ledger[-1].update(status="failed_processes"),
+        [R.LEDGER_BROKEN],
+    ),
     "another run's ledger": (
         lambda d: set_all(d.ledger, run_id="20260101T120000Z-ffffffff"),
         [R.LEDGER_BROKEN] * 2,
@@ -166,6 +178,24 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
 CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
     "another expert": (reroute, [R.ROUTING_MISMATCH]),
     "another kernel": (lambda d: d.tables["kernels"][0].update(grid="2,1,1"), [R.KERNEL_IDENTITY] * 4),
+    "a graph that was not checked": (
+        lambda d: d.tables["correctness"].remove(
+            next(r for r in d.tables["correctness"] if (r["arm"], r["stage"]) == ("copy", "replay"))
+        ),
+        [R.CORRECTNESS_MISSING],
+    ),
+    "one edge of telemetry missing": (lambda d: d.tables["telemetry"].pop(7), [R.ROWS_MISSING]),
+    "no telemetry of one process": (
+        lambda d: d.tables["telemetry"].__setitem__(
+            slice(None), [r for r in d.tables["telemetry"] if r["process"] != 3]
+        ),
+        [R.ROWS_MISSING],
+    ),
+    "no telemetry at all": (lambda d: d.tables["telemetry"].clear(), [R.ROWS_MISSING] * 5),
+    "a power that is no number": (
+        lambda d: d.tables["telemetry"][7].update(power_w=float("nan")),
+        [R.SCHEMA_VALUE],
+    ),
     "a stream that was not blocked": (lambda d: timed(d)[0].update(blocked=False), [R.STREAM_NOT_BLOCKED]),
     "work after the stop event": (
         lambda d: set_all(timed(d), post_sync_ns=900_000),
@@ -200,6 +230,29 @@ def test_cuda(tmp_path: Path, name: str) -> None:
     assert list(resealed(tmp_path, "cuda-event", change).codes) == expected
 
 
+def test_where_names_the_missing_edge(tmp_path: Path) -> None:
+    (finding,) = resealed(tmp_path, "cuda-event", CUDA["one edge of telemetry missing"][0]).reasons
+    row = builder.draft(clock="cuda-event").tables["telemetry"][7]
+    assert finding.where == "telemetry.parquet process=0 point={point} block={block} arm={arm} edge={edge}".format(
+        **row
+    )
+    assert (finding.expected, finding.got) == (
+        "40 rows, before and after every timed block of every arm",
+        "1 rows missing",
+    )
+
+
+def test_a_scripted_device_need_not_have_telemetry(tmp_path: Path) -> None:
+    def scripted(draft: Draft) -> None:
+        draft.tables["telemetry"].clear()
+        for process in range(5):
+            environment(draft, process, device="fake")
+
+    report = resealed(tmp_path, "cuda-event", scripted)
+    assert report.codes == (R.SYNTHETIC,)
+    assert "clocks" in [item.check for item in report.not_applicable]
+
+
 def test_where_names_the_row(tmp_path: Path) -> None:
     (finding,) = resealed(tmp_path, "host", lambda d: d.samples.pop(55)).reasons
     row = builder.draft().samples[55]
@@ -222,6 +275,7 @@ def test_a08_names_the_rate(tmp_path: Path) -> None:
 def test_a_failed_process_holds_a_prefix(tmp_path: Path) -> None:
     draft = builder.draft()
     draft.tables["processes"][4].update(status="failed", reason="watchdog")
+    draft.ledger[-1].update(status="failed_processes")
     draft.samples[:] = draft.samples[:-50]
     report = validate(draft.seal(tmp_path / "b"))
     assert report.validity is Validity.VALID

@@ -4,7 +4,8 @@ Rules:
 1. Every file that the manifest lists is there with its digest, and no other file is there.
 2. A table is judged by its content digest (another encoding is the note RE_ENCODED), protocol.toml by the protocol
    digest in the same way, every other file by its SHA-256.
-3. The ledger's chain verifies from its first line, and this run's start and its end (the last line) are in it.
+3. The ledger's chain verifies from its first line, this run's start and its end (the last line) are in it, and the end
+   says ``failed_processes`` iff the last attempt of a process failed.
 """
 
 from collections.abc import Iterator
@@ -114,6 +115,11 @@ def _tip(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     last = bundle.ledger[-1]
     if last.event != "end" or last.run_id != manifest.run_id:
         yield _broken("attempts.jsonl", f"the end of {manifest.run_id} in the last line", f"{last.event} {last.run_id}")
+    elif bundle.processes is not None:
+        failed = any(record.analysed and record.status == "failed" for record in bundle.processes)
+        status = "failed_processes" if failed else "complete"
+        if last.status != status:
+            yield _broken("attempts.jsonl", f"status {status}, as in processes.parquet", f"status {last.status}")
 
 
 def _chain(bundle: Bundle) -> Iterator[Finding]:

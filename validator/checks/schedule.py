@@ -4,7 +4,8 @@ Rules:
 1. Each planned process has attempts 0, 1, ...; all but the last are ``interrupted``, the last is ``ok`` or ``failed``.
 2. Environment, weights, binaries and kernels are equal in all processes that could say what they had.
 3. The routing is the derived one, row by row and weight by weight.
-4. Every arm that was timed at a point in an analysed attempt has a correctness row under the truth that it is judged by.
+4. Every arm that was timed at a point in an analysed attempt, controls and ceilings included, has a correctness row of
+   stage ``eager`` under the truth that it is judged by, and one of stage ``replay`` where graphs are launched.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,8 @@ import numpy as np
 
 from validator.checks.integrity import Outcome
 from validator.checks.order import check_order
+from validator.checks.telemetry import check_telemetry
 from validator.findings import Finding, NotApplicable
-from validator.reading.model import CONTROLS
 from validator.reading.routing import law_at
 from validator.reading.rows import View
 from validator.reading.tables import Frame, read_table
@@ -26,11 +27,14 @@ def check_schedule(view: View, not_applicable: list[NotApplicable]) -> Outcome:
     findings = [*_processes(view), *_drift(view), *_boundary(view), *_locked_bytes(view)]
     bundle = view.bundle
     routing, kernels, correctness = (bundle.frame(name) for name in ("routing", "kernels", "correctness"))
+    telemetry = bundle.frame("telemetry")
     if routing is not None:
         findings.extend(_routing(view, routing, not_applicable))
     findings.extend(check_order(view))
     if kernels is not None:
         findings.extend(_kernels(view, kernels, not_applicable))
+    if telemetry is not None:
+        findings.extend(check_telemetry(view, telemetry, not_applicable))
     if correctness is not None:
         findings.extend(_correctness(view, correctness))
     return Outcome(findings=tuple(findings))
@@ -218,19 +222,19 @@ def _unsaid(view: View, launches: Mapping[tuple[str, str], Mapping[tuple[int, in
 
 def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
     layout = view.rows.layout
+    stages = ("eager", "replay") if view.protocol.launch == "graph" else ("eager",)
     known = set()
     truths: Mapping[str, str] = {arm.name: view.protocol.tolerance_of(arm).truth for arm in view.protocol.arms}
     for row in range(frame.rows):
         arm = frame.text("arm", row)
         if frame.text("truth", row) == truths.get(arm):
-            known.add((*frame.process(row), frame.text("point", row), arm))
+            known.add((*frame.process(row), frame.text("point", row), arm, frame.text("stage", row)))
     for record, segment in view.records():
         for cell in view.rows.timed_cells(segment) if record.analysed else ():
             at, number = divmod(cell, len(layout.arms))
-            if view.protocol.arms[number].role in CONTROLS:
-                continue
             names = (layout.points[at], layout.arms[number])
-            if (record.process, record.attempt, *names) not in known:
+            absent = [stage for stage in stages if (record.process, record.attempt, *names, stage) not in known]
+            if absent:
                 where = f"{record.name} point={names[0]} arm={names[1]}"
-                expected = f"a row under truth {truths[names[1]]}"
-                yield _finding(Reason.CORRECTNESS_MISSING, where, expected, "none")
+                expected = f"a row of stage {' and '.join(stages)} under truth {truths[names[1]]}"
+                yield _finding(Reason.CORRECTNESS_MISSING, where, expected, f"none of stage {' and '.join(absent)}")

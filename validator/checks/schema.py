@@ -77,6 +77,11 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
             negative = np.asarray(numbers < 0)  # type: ignore[operator]
             if negative.any():
                 yield _first(frame, column, negative, "0 or more", numbers[int(np.argmax(negative))])
+    if frame.name == "telemetry":
+        power = frame.numbers["power_w"]
+        unreal = ~np.isfinite(power.astype(np.float64))
+        if unreal.any():
+            yield _first(frame, "power_w", unreal, "a finite number", power[int(np.argmax(unreal))])
     if frame.name == "samples":
         block = frame.numbers["block"].astype(np.int32)
         bad = (block < -1) | (frame.numbers["warmup"].astype(np.bool_) != (block == -1))

@@ -135,6 +135,7 @@ def process_called_failed(copy: WorkingCopy) -> None:
     key = subject(copy)
     copy.set_values("processes", copy.rows("processes", **key), status="failed", reason="killed")
     copy.drop("samples", copy.rows("samples", **key)[-1:])
+    copy.write_ledger([*copy.ledger()[:-1], {**copy.ledger()[-1], "status": "failed_processes"}], chain=True)
 
 
 @mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=CLAIMED)

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 
 from validator.mutations.mutation import collected, mutation, with_rows
 from validator.mutations.provenance import widen_margin
+from validator.mutations.timing import subject
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
@@ -180,6 +181,21 @@ def ledger_line_after_end(copy: WorkingCopy) -> None:
     """The ledger goes on after the end of this run."""
     lines = copy.ledger()
     copy.write_ledger([*lines, {**lines[-1], "event": "resume", "status": None}], chain=True)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_calls_the_run_failed(copy: WorkingCopy) -> None:
+    """The ledger's last word is not that of processes.parquet."""
+    lines = copy.ledger()
+    other = "complete" if lines[-1]["status"] == "failed_processes" else "failed_processes"
+    copy.write_ledger([*lines[:-1], {**lines[-1], "status": other}], chain=True)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def failure_not_in_the_ledger(copy: WorkingCopy) -> None:
+    """A process failed, and the ledger says that the run is complete."""
+    copy.set_values("processes", copy.rows("processes", **subject(copy)), status="failed", reason="killed")
+    copy.write_ledger([*copy.ledger()[:-1], {**copy.ledger()[-1], "status": "complete"}], chain=True)
 
 
 def _halve(copy: WorkingCopy, name: str) -> None:

@@ -18,6 +18,7 @@ class Facts:
     """What decides whether a mutation has a subject in a bundle."""
 
     clock: str
+    launch: str
     cache: str
     fixture: str
     has_peak: bool
@@ -38,6 +39,7 @@ class Facts:
             points *= len(values)
         return cls(
             clock=timing["clock"],
+            launch=timing["launch"],
             cache=timing["cache"],
             fixture=protocol["fixture"]["kind"],
             has_peak="peak_gb_per_s" in timing,

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from validator.mutations.mutation import Facts, all_of, collected, mutation, with_roles, with_rows
+from validator.mutations.mutation import Facts, all_of, collected, having, mutation, with_roles, with_rows
 from validator.mutations.provenance import edit_environment
 from validator.mutations.timing import arm_with, renumber, subject, subject_rows, timed_rows
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
@@ -265,6 +265,45 @@ def correctness_deleted(copy: WorkingCopy) -> None:
     point = copy.column("samples", "point")[row]
     arm = arm_with(copy, "candidate")
     copy.drop("correctness", copy.rows("correctness", **subject(copy), point=point, arm=arm))
+
+
+@mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=with_rows("correctness"))
+def correctness_of_a_control_deleted(copy: WorkingCopy) -> None:
+    """The A/A control was timed without having been checked."""
+    copy.drop("correctness", copy.rows("correctness", **subject(copy), arm=arm_with(copy, "aa_control")))
+
+
+@mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=all_of(with_rows("correctness"), having(launch="graph")))
+def replay_unchecked(copy: WorkingCopy) -> None:
+    """The candidate's graph was timed, and only its eager launch was checked."""
+    arm = arm_with(copy, "candidate")
+    copy.drop("correctness", copy.rows("correctness", **subject(copy), arm=arm, stage="replay"))
+
+
+@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=with_rows("telemetry"))
+def telemetry_row_deleted(copy: WorkingCopy) -> None:
+    """The clocks after the last block of a process are not there."""
+    copy.drop("telemetry", copy.rows("telemetry", **subject(copy))[-1:])
+
+
+@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=with_rows("telemetry"))
+def telemetry_of_an_arm_deleted(copy: WorkingCopy) -> None:
+    """Nothing is said of the clocks while the candidate ran, in any process."""
+    copy.drop("telemetry", copy.rows("telemetry", arm=arm_with(copy, "candidate")))
+
+
+@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=all_of(_several_processes, with_rows("telemetry")))
+def telemetry_of_a_process_deleted(copy: WorkingCopy) -> None:
+    """Nothing is said of the clocks of one process."""
+    copy.drop("telemetry", copy.rows("telemetry", **subject(copy)))
+
+
+@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=all_of(having(clock="cuda-event"), with_rows("telemetry")))
+def telemetry_emptied(copy: WorkingCopy) -> None:
+    """Nothing is said of the clocks at all, on a machine that can tell them."""
+    if copy.read_environment(0)["device"] != "cuda":
+        raise NoSubjectError("the device is scripted: it need not have telemetry")
+    copy.take("telemetry", [])
 
 
 @mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=with_rows("correctness"))

@@ -109,6 +109,12 @@ def stage_unknown(copy: WorkingCopy) -> None:
     copy.set_values("correctness", [0], stage="later")
 
 
+@mutation(Reason.SCHEMA_VALUE, reseal=True, applies_to=with_rows("telemetry"))
+def power_nan(copy: WorkingCopy) -> None:
+    """A reading of the power is NaN."""
+    copy.set_values("telemetry", [0], power_w=math.nan)
+
+
 @mutation(Reason.SCHEMA_VALUE, reseal=True)
 def footer_of_another_run(copy: WorkingCopy) -> None:
     """samples comes from another run, as its footer says."""

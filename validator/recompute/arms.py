@@ -3,8 +3,8 @@
 Rules:
 1. ``gb_per_s`` counts each distinct expert's bytes once; percentages are of ceilings of the same process and point.
 2. An arm without a timed sample has no numbers at all.
-3. Kernels, scratch and repeats are those of one process (the first that has rows); outputs and modes are over all,
-   and null where no row names one.
+3. Kernels, scratch (the arm's, the same in every row) and repeats are those of one process (the first that has rows);
+   outputs and modes are over all, and null where no row names one.
 """
 
 import math
@@ -124,7 +124,7 @@ def _scratch(view: View, rows: list[int] | None) -> int | None:
     frame = view.bundle.frame("kernels")
     if frame is None or not rows:
         return None
-    return sum(frame.integer("scratch_bytes", row) for row in rows)
+    return frame.integer("scratch_bytes", rows[0])
 
 
 def _distinct(view: View, rows: dict[int, list[int]], column: str) -> int | None:
