@@ -78,6 +78,16 @@ _CUDA_CEILING_PARAMS = {  # which of them go together says benchkit.kernels.ceil
     "tile_bytes": Param(kind=int, required=False, least=512),
 }
 
+_WARP_DECODE_LAYER = "kernels/warp_decode/layer.py"
+_LITERAL_PARAMS = {  # benchkit.kernels.warp_decode.literal.Stage says what each of them is
+    f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("load_bytes", "depth", "ctas_per_sm")
+}
+_PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what each of them is
+    **{f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("tile_n", "tile_k", "warps", "stages")},
+    "down_experts": _COUNT,
+    "launch_pdl": Param(kind=bool, required=False),
+}
+
 KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
     {
         "cpu_expert_centric": KernelEntry(
@@ -129,6 +139,29 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="arrays",
             sources=_CUDA_CEILING_SOURCES,
             params=_CUDA_CEILING_PARAMS,
+            space="space",
+        ),
+        "wd_literal": KernelEntry(
+            module="benchkit.kernels.warp_decode.literal",
+            function="prepare",
+            clock="cuda-event",
+            fixture="moe",
+            sources=(
+                "cuda_source.py",
+                _WARP_DECODE_LAYER,
+                "kernels/warp_decode/literal.cu",
+                "kernels/warp_decode/literal.py",
+            ),
+            params=_LITERAL_PARAMS,
+            space="space",
+        ),
+        "wd_portable": KernelEntry(
+            module="benchkit.kernels.warp_decode.portable",
+            function="prepare",
+            clock="cuda-event",
+            fixture="moe",
+            sources=(_WARP_DECODE_LAYER, "kernels/warp_decode/portable.py", "kernels/warp_decode/tiles.py"),
+            params=_PORTABLE_PARAMS,
             space="space",
         ),
     }
