@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from validator.findings import Report, Validity
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
+FORMATS = ("text", "json", "html", "markdown", "latex", "junit")
 
 
 @click.group(context_settings=_CONTEXT, invoke_without_command=True)
@@ -33,7 +34,7 @@ def cli(context: click.Context) -> None:
 
 @cli.command("report")
 @click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to show the report.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="How to show the report.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to a file instead.")
 @click.option("--require", type=click.Choice(["non-inferior", "superior"]), help="Exit 4 unless the family shows this.")
 @click.option("--protocol", type=click.Path(path_type=Path), help="The protocol that the bundle must have been run by.")
@@ -49,8 +50,10 @@ def report_command(
     """Check bundles and report what holds."""
     if protocol is not None and not protocol.is_file():
         raise click.UsageError(f"--protocol {protocol}: no such file")
+    if form == "html":
+        _need_pictures()
     reports = [_checked(bundle, protocol) for bundle in bundles]
-    _write(_rendered(reports, form, colour=output is None), output)
+    _write(_rendered(reports, bundles, form, colour=output is None), output, ascii_alone=form in ("text", "json"))
     context.exit(exit_code(reports, require))
 
 
@@ -106,12 +109,38 @@ def _checked(bundle: Path, protocol: Path | None) -> "Report":
     return validate(bundle, expected_protocol=protocol)
 
 
-def _rendered(reports: "list[Report]", form: str, *, colour: bool) -> str:
-    from validator.report.document import render_json
+def _need_pictures() -> None:
+    from importlib.util import find_spec
+
+    lacking = [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]
+    if lacking:
+        names = " and ".join(lacking)
+        raise click.UsageError(f"--format html needs {names}: python -m pip install {' '.join(lacking)}")
+
+
+def _rendered(reports: "list[Report]", bundles: tuple[Path, ...], form: str, *, colour: bool) -> str:
+    if form == "json":
+        from validator.report.document import render_json
+
+        return render_json(reports)
+    if form == "html":
+        from validator.report.html import render_html
+
+        return render_html(reports, bundles)
+    if form == "markdown":
+        from validator.report.markdown import render_markdown
+
+        return render_markdown(reports)
+    if form == "latex":
+        from validator.report.latex import render_latex
+
+        return render_latex(reports)
+    if form == "junit":
+        from validator.report.junit import render_junit
+
+        return render_junit(reports)
     from validator.report.text import render_text
 
-    if form == "json":
-        return render_json(reports)
     paint = _colour if colour and wants_colour() else _plain
     return "\n\n".join(render_text(report, paint) for report in reports)
 
@@ -129,9 +158,13 @@ def _plain(text: str, validity: "Validity") -> str:
     return text
 
 
-def _write(text: str, output: Path | None) -> None:
+def _write(text: str, output: Path | None, *, ascii_alone: bool) -> None:
+    """Write the report; a document that is more than ASCII is UTF-8, whatever the terminal."""
     if output is None:
-        sys.stdout.write(text + "\n")
+        if ascii_alone:
+            sys.stdout.write(text + "\n")
+        else:
+            sys.stdout.buffer.write((text + "\n").encode("utf-8"))
         sys.stdout.flush()
         return
     try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from validator.findings import Comparison, Numbers, Report, Validity
+from validator.report.facts import headline, level
 from validator.report.table import against, ascii_only, number, relation, table
 
 Paint = Callable[[str, Validity], str]
@@ -26,17 +27,8 @@ _MOST_REASONS = 30
 def render_text(report: Report, paint: Paint) -> str:
     """Render one report."""
     lines = list(_body(report))
-    first = ascii_only(_first(report))
+    first = ascii_only(headline(report))
     return "\n".join([paint(first, report.validity), *(ascii_only(line) for line in lines)])
-
-
-def _first(report: Report) -> str:
-    if report.numbers is None:
-        return f"{report.validity.value}: no verdict could be computed"
-    family = report.numbers.family
-    count = f"{family.comparisons} comparison" + ("s" if family.comparisons != 1 else "")
-    suffix = "" if report.validity is Validity.VALID else " (not to be relied on)"
-    return f"{report.validity.value}; family ({family.claim}, {count}): {family.verdict.value}{suffix}"
 
 
 def _body(report: Report) -> Iterator[str]:
@@ -84,14 +76,10 @@ def _reasons(report: Report) -> Iterator[str]:
 
 
 def _level(report: Report) -> Iterator[str]:
-    alpha, margin = report.context.alpha_one_sided, report.context.margin
-    if alpha is None or margin is None:
-        return
-    yield ""
-    yield (
-        f"one-sided alpha {alpha:g} = {100 * (1 - 2 * alpha):g} % interval; margin {100 * margin:g} % slower: "
-        f"the upper bound is held against {1 + margin:.12g}; ratio = candidate / baseline, lower is better"
-    )
+    sentence = level(report)
+    if sentence is not None:
+        yield ""
+        yield sentence
 
 
 def _comparisons(numbers: Numbers) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""Numbers on request as tables: whatever a comparison or the family holds beyond the standard columns.
+
+Rules:
+1. A list of objects becomes a table of its own, one row per entry, with the comparison that it belongs to in front.
+2. Single values and objects of all comparisons become one table, "More numbers".
+3. Nothing here knows the names: a field that the validator adds tomorrow is shown tomorrow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from validator.findings import Comparison, Json, Report, plain
+from validator.report.facts import extras
+from validator.report.table import number
+
+_FAMILY = ("claim", "verdict", "comparisons")
+_KEY = ("operating point", "comparison")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A table."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: int
+
+
+def extra_tables(report: Report) -> list[Extra]:
+    """Give the tables of everything beyond the standard columns."""
+    if report.numbers is None:
+        return []
+    single: list[tuple[tuple[str, ...], Mapping[str, Json]]] = []
+    lists: dict[str, list[tuple[tuple[str, ...], Mapping[str, Json]]]] = {}
+    for item in report.numbers.comparisons:
+        key = _key(item)
+        values: dict[str, Json] = {}
+        for name, value in extras(item):
+            if isinstance(value, list):
+                lists.setdefault(name, []).extend((key, entry) for entry in value if isinstance(entry, dict))
+            elif isinstance(value, dict):
+                values.update(value)
+            else:
+                values[name] = value
+        if values:
+            single.append((key, values))
+    family = plain(report.numbers.family)
+    tables = [_table("more numbers", _KEY, single)] if single else []
+    tables += [_table(name, _KEY, rows) for name, rows in lists.items() if rows]
+    for name, value in family.items() if isinstance(family, dict) else ():
+        if name not in _FAMILY and isinstance(value, list):
+            rows = [((), entry) for entry in value if isinstance(entry, dict)]
+            tables += [_table(f"family: {name}", (), rows)] if rows else []
+    return tables
+
+
+def _key(item: Comparison) -> tuple[str, ...]:
+    return item.operating_point, f"{item.candidate} / {item.baseline}"
+
+
+def _table(title: str, key: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Mapping[str, Json]]]) -> Extra:
+    names = list(dict.fromkeys(name for _, values in rows for name in values))
+    return Extra(
+        title=title.replace("_", " "),
+        head=(*key, *(name.replace("_", " ") for name in names)),
+        rows=tuple((*front, *(_shown(values.get(name)) for name in names)) for front, values in rows),
+        text_columns=max(len(key), 1),
+    )
+
+
+def _shown(value: Json) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, int | float):
+        return number(value, 8)
+    return str(value)

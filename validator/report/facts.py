@@ -1,0 +1,134 @@
+"""The words that every format shares: verdicts, claims, headline, level, and how to check it again.
+
+Rules:
+1. A string of a bundle is hostile: ``clean`` makes every control, format and surrogate character visible.
+2. Only a VALID bundle's numbers are relied on; every format says so beside them where that is not the case.
+3. A claim is *shown* by the verdict (of the family's member where there is one); a descriptive comparison claims nothing.
+"""
+
+import shlex
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+from validator.findings import Comparison, Json, Report, Validity, Verdict, plain
+from validator.reading.canonical import read_small, sha256
+
+TITLES = {
+    Verdict.SUPERIOR: "superior",
+    Verdict.NON_INFERIOR: "non-inferior",
+    Verdict.NON_INFERIOR_BUT_SLOWER: "non-inferior, but slower",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.INCONCLUSIVE_BUT_SLOWER: "inconclusive, but slower",
+    Verdict.INFERIOR: "inferior",
+}
+MEANINGS = {
+    Verdict.SUPERIOR: "the whole interval lies below 1",
+    Verdict.NON_INFERIOR: "the whole interval lies below 1 + margin",
+    Verdict.NON_INFERIOR_BUT_SLOWER: "slower, by less than the margin",
+    Verdict.INCONCLUSIVE: "the interval holds 1 + margin, or a gate fired",
+    Verdict.INCONCLUSIVE_BUT_SLOWER: "certainly slower, not certainly by more than the margin",
+    Verdict.INFERIOR: "slower by at least the margin",
+}
+SHOWN = (Verdict.SUPERIOR, Verdict.NON_INFERIOR, Verdict.NON_INFERIOR_BUT_SLOWER)
+UNTRUSTED = "not to be relied on"
+_STANDARD = (
+    *("operating_point", "candidate", "baseline", "claim", "ratio", "lower", "upper", "margin", "alpha_one_sided"),
+    *("pairs", "p_non_inferior", "p_superior", "guarded", "numerical_tie", "unbounded", "verdict", "gates"),
+)
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def clean(text: str) -> str:
+    """Show every character that would not be seen, or that would change how the others are seen, as an escape."""
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(
+        char.encode("ascii", "backslashreplace").decode() if unicodedata.category(char) in _UNSEEN else char
+        for char in text.replace("\r", " ").replace("\n", " ").replace("\t", " ")
+    )
+
+
+def tone(verdict: Verdict) -> str:
+    """Give the kind of a verdict: ``good``, ``open`` or ``bad``."""
+    if verdict in SHOWN:
+        return "good"
+    return "bad" if verdict is Verdict.INFERIOR else "open"
+
+
+def trusted(report: Report) -> bool:
+    """Say whether the numbers of a report may be relied on."""
+    return report.validity is Validity.VALID
+
+
+def headline(report: Report) -> str:
+    """Say both axes in one line: can the bundle be believed, and what do the data show."""
+    if report.numbers is None:
+        return f"{report.validity.value}: no verdict could be computed"
+    family = report.numbers.family
+    count = f"{family.comparisons} comparison" + ("s" if family.comparisons != 1 else "")
+    suffix = "" if trusted(report) else f" ({UNTRUSTED})"
+    return f"{report.validity.value}; family ({family.claim}, {count}): {family.verdict.value}{suffix}"
+
+
+def confidence(report: Report) -> str:
+    """Name the level of the intervals, for example ``95 %``."""
+    alpha = report.context.alpha_one_sided
+    return "" if alpha is None else f"{100 * (1 - 2 * alpha):g} %"
+
+
+def level(report: Report) -> str | None:
+    """Say alpha, level and margin in one sentence; None where there is no protocol."""
+    alpha, margin = report.context.alpha_one_sided, report.context.margin
+    if alpha is None or margin is None:
+        return None
+    return (
+        f"one-sided alpha {alpha:g} = {confidence(report)} interval; margin {100 * margin:g} % slower: "
+        f"the upper bound is held against {1 + margin:.12g}; ratio = candidate / baseline, lower is better"
+    )
+
+
+def member_verdict(report: Report, item: Comparison) -> Verdict:
+    """Give the verdict that counts for the claim: the family member's where the report has one, else its own."""
+    family = plain(report.numbers.family) if report.numbers is not None else None
+    members = family.get("members") if isinstance(family, dict) else None
+    for member in members if isinstance(members, list) else ():
+        same = isinstance(member, dict) and all(
+            member.get(key) == getattr(item, key) for key in ("operating_point", "candidate", "baseline")
+        )
+        if same and isinstance(member, dict):
+            return Verdict(str(member["verdict"]))
+    return item.verdict
+
+
+def claim_shown(report: Report, item: Comparison) -> bool | None:
+    """Say whether the data show what a comparison claims; None for a descriptive one."""
+    if item.claim == "descriptive":
+        return None
+    verdict = member_verdict(report, item)
+    if item.claim == "superior":
+        return verdict is Verdict.SUPERIOR
+    equivalent = getattr(item, "equivalent", None)
+    return verdict in SHOWN and equivalent is not False
+
+
+def extras(item: Comparison) -> Iterator[tuple[str, Json]]:
+    """Give the numbers on request of a comparison, by name."""
+    value = plain(item)
+    for key, entry in value.items() if isinstance(value, dict) else ():
+        if key not in _STANDARD and entry is not None:
+            yield key, entry
+
+
+def command(report: Report) -> str:
+    """Give the command that checks a bundle again."""
+    return f"validator report {shlex.quote(clean(report.bundle.path))}"
+
+
+def manifest_digest(report: Report) -> str | None:
+    """Give the SHA-256 of a local bundle's manifest.json; None where it cannot be read."""
+    path = Path(report.bundle.path) / "manifest.json"
+    try:
+        return None if path.is_symlink() or not path.is_file() else sha256(read_small(path))
+    except OSError:
+        return None

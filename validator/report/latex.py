@@ -1,0 +1,114 @@
+"""The comparisons as LaTeX tables for a paper: ``booktabs``, one ``table`` per bundle.
+
+Rules:
+1. Every string of a bundle is escaped; what an 8-bit font encoding cannot show is left to the reader's engine.
+2. Bounds carry as many digits as it takes to see on which side of their limit they lie.
+3. A bundle that is not VALID gives a table whose caption begins with that.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from validator.findings import Comparison, Report
+from validator.report.facts import TITLES, UNTRUSTED, clean, confidence, member_verdict, trusted
+from validator.report.table import against, number
+
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "^": r"\textasciicircum{}",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "%": r"\%",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+    "'": r"\textquotesingle{}",
+}
+_HEAD = "% needs \\usepackage{booktabs}, \\usepackage{textcomp} and \\usepackage[T1]{fontenc}"
+
+
+def escape(text: str) -> str:
+    """Escape a string for text mode."""
+    return "".join(_ESCAPES.get(char, char) for char in clean(text))
+
+
+def render_latex(reports: Sequence[Report]) -> str:
+    """Render one table per bundle."""
+    return "\n\n".join([_HEAD, *("\n".join(_table(report, i)) for i, report in enumerate(reports, start=1))])
+
+
+def _table(report: Report, place: int) -> Iterator[str]:
+    items = report.numbers.comparisons if report.numbers is not None else ()
+    yield r"\begin{table}"
+    yield r"  \centering"
+    yield rf"  \caption{{{_caption(report)}}}"
+    yield rf"  \label{{tab:benchkit-{place}}}"
+    yield r"  \begin{tabular}{llrrrl}"
+    yield r"    \toprule"
+    yield rf"    Operating point & Candidate / baseline & Ratio & {escape(confidence(report) or '-')} interval & Pairs & Verdict \\"
+    yield r"    \midrule"
+    for item in items:
+        yield "    " + " & ".join(_row(report, item)) + r" \\"
+    if not items:
+        yield r"    \multicolumn{6}{l}{no verdict could be computed} \\"
+    yield r"    \bottomrule"
+    yield r"  \end{tabular}"
+    yield r"\end{table}"
+
+
+def _row(report: Report, item: Comparison) -> tuple[str, ...]:
+    upper = r"\infty" if item.unbounded else against(item.upper, 1 + item.margin)
+    interval = "--" if item.lower is None else f"$[{_math(against(item.lower, 1.0))},\\ {_math(upper)}]$"
+    words = escape(TITLES[member_verdict(report, item)])
+    if item.gates:
+        words += rf" (gate: {escape(', '.join(gate.gate for gate in item.gates))})"
+    words += "" if trusted(report) else f" ({UNTRUSTED})"
+    ratio = "--" if item.ratio is None else f"${_math(number(item.ratio, 5))}$"
+    return (
+        escape(item.operating_point),
+        f"{escape(item.candidate)} / {escape(item.baseline)}",
+        ratio,
+        interval,
+        str(item.pairs),
+        words,
+    )
+
+
+def _math(shown: str) -> str:
+    """Turn ``1e+20`` into a power of ten."""
+    if "e" not in shown:
+        return shown
+    base, _, power = shown.partition("e")
+    return rf"{base} \times 10^{{{int(power)}}}"
+
+
+def _caption(report: Report) -> str:
+    bundle, context = report.bundle, report.context
+    parts = []
+    if not trusted(report):
+        codes = sorted({finding.reason.value for finding in report.reasons})
+        why = f": {', '.join(codes)}" if codes else ""
+        parts.append(rf"\textbf{{{escape(report.validity.value + why)}; numbers {UNTRUSTED}.}}")
+    parts.append(
+        f"Latency ratios (candidate / baseline, lower is better) of protocol {escape(bundle.protocol_id or '-')}"
+    )
+    if bundle.gpu:
+        parts[-1] += f" on {escape(bundle.gpu)}"
+    parts[-1] += "."
+    if context.margin is not None and context.alpha_one_sided is not None:
+        parts.append(
+            rf"Margin {100 * context.margin:g}\,\%, one-sided $\alpha = {context.alpha_one_sided:g}$, "
+            "paired $t$ interval over process pairs."
+        )
+    if report.numbers is not None:
+        family = report.numbers.family
+        parts.append(f"Family ({escape(family.claim)}): {escape(TITLES[family.verdict])}.")
+    if bundle.protocol_digest:
+        parts.append(rf"Protocol SHA-256 \texttt{{{bundle.protocol_digest[:16]}}}, run {escape(bundle.run_id or '-')}.")
+    return " ".join(parts)
