@@ -131,6 +131,58 @@ def analyse(run: Path) -> None:
     click.echo(_summary(run))
 
 
+@cli.command()
+@click.option("--margin", metavar="FRACTION", help='Margin, as "2%" or 0.02 (default: the pilot\'s).')
+@click.option(
+    "--sd", metavar="FRACTION", help='Guess of the standard deviation of log ratios between processes, as "1%".'
+)
+@click.option("--pilot", metavar="BUNDLE", type=click.Path(path_type=Path), help="Take the spread from this bundle.")
+@click.option("--true-ratio", type=float, multiple=True, default=(1.0,), show_default=True, help="Ratio to detect at.")
+@click.option("--alpha", type=float, help="One-sided level (default: the pilot's, or 0.05).")
+@click.option("--power", "target", type=float, default=0.9, show_default=True, help="Power of the whole claim.")
+@click.option("--points", type=int, help="Points of an all-points claim (default: the pilot's, or 1).")
+@click.option("--plot", metavar="FILE.svg", type=click.Path(path_type=Path), help="Draw power against pairs.")
+def power(
+    margin: str | None,
+    sd: str | None,
+    pilot: Path | None,
+    true_ratio: tuple[float, ...],
+    alpha: float | None,
+    target: float,
+    points: int | None,
+    plot: Path | None,
+) -> None:
+    """Say how many process pairs a margin needs, at one point and at all points."""
+    from benchkit.analysis.planning import plan_pairs, power_table
+    from benchkit.analysis.plot import plot_power
+
+    question, spreads = plan_pairs(
+        margin=margin, sd=sd, pilot=pilot, true_ratios=true_ratio, alpha=alpha, power=target, points=points
+    )
+    for line in power_table(question, spreads):
+        click.echo(line)
+    if plot is not None:
+        plot_power(question, spreads, plot)
+        click.echo(f"plot: {plot}")
+
+
+@cli.command()
+@click.option("--quick", is_flag=True, help="The small grid, a few minutes (default: the full one, much longer).")
+@click.option("--out", metavar="FILE.json", type=click.Path(path_type=Path), help="Write the tables here, and FILE.md.")
+def calibrate(quick: bool, out: Path | None) -> None:
+    """Simulate experiments with a known truth: does the method keep its promise? Exit code 1 if a rate is out of band."""
+    from benchkit.calibration.study import FULL, QUICK, study
+    from benchkit.calibration.table import failed, markdown, write_tables
+
+    grid = QUICK if quick else FULL
+    cells = study(grid, lambda line: click.echo(line, err=True))
+    click.echo(markdown(grid, cells), nl=False)
+    if out is not None:
+        click.echo(f"written: {', '.join(map(str, write_tables(grid, cells, out)))}", err=True)
+    if failed(cells):
+        sys.exit(1)
+
+
 def _summary(run: Path) -> str:
     from benchkit.analysis.summary import summarise
 
