@@ -44,10 +44,15 @@ ARMS: dict[str, tuple[str, str, Params]] = {
     "literal mxfp8": ("wd_literal", "mxfp8", literal(16, (4, 3), (6, 3))),
     "literal mxfp8 narrow": ("wd_literal", "mxfp8", literal(8, (2, 6), (6, 3))),
     "portable bf16": ("wd_portable", "bf16", portable((4, 1024, 4, 1), (2, 1024, 8, 8, 1), pdl=False)),
-    "portable bf16 pdl": ("wd_portable", "bf16", portable((8, 256, 8, 1), (2, 1024, 8, 8, 1), pdl=True)),
+    "portable bf16 pdl": ("wd_portable", "bf16", portable((1, 2048, 1, 1), (4, 256, 2, 4, 1), pdl=True)),
     "portable bf16 steps": ("wd_portable", "bf16", portable((8, 512, 8, 2), (8, 256, 2, 4, 3), pdl=True)),
     "portable mxfp8": ("wd_portable", "mxfp8", portable((4, 2048, 4, 1), (2, 1024, 8, 8, 1), pdl=False)),
-    "portable mxfp8 pdl": ("wd_portable", "mxfp8", portable((8, 512, 8, 1), (2, 1024, 8, 8, 1), pdl=True)),
+    "portable mxfp8 kept": (
+        "wd_portable",
+        "mxfp8",
+        {**portable((2, 512, 1, 1), (8, 128, 8, 4, 1), pdl=True), "stream": False},
+    ),
+    "portable mxfp8 pdl": ("wd_portable", "mxfp8", portable((4, 512, 4, 1), (8, 128, 8, 4, 1), pdl=True)),
 }
 
 

@@ -4,7 +4,8 @@ Rules:
 1. Tiles come from the protocol, by value; nothing is tuned here. ``Tiles`` says what they have to be.
 2. ``launch_pdl`` lets a kernel start while the one before ends (programmatic dependent launch). Calls do not overlap: gate/up waits before
    it reads anything, down reads its weights before it waits for h.
-3. Where Triton interprets (TRITON_INTERPRET=1) the kernels run on the host, on the same tiles.
+3. ``stream`` (default true) marks weights as the first to leave L2: right while few tokens share an expert.
+4. Where Triton interprets (TRITON_INTERPRET=1) the kernels run on the host, on the same tiles.
 """
 
 from collections.abc import Callable, Iterator
@@ -74,15 +75,20 @@ def tiles_problem(up: Tiles, down: Tiles, inputs: MoeInputs) -> str | None:
 def space(inputs: MoeInputs) -> Iterator[Params]:
     """The parameters that are worth a try on a layer of this format."""
     if inputs.weights.weight_format == "mxfp8":
-        ups = [(4, 2048, 4, 1), (8, 1024, 4, 1), (8, 512, 8, 1), (4, 1024, 2, 1), (16, 1024, 8, 1), (2, 2048, 2, 1)]
-        downs = [(2, 1024, 8, 8, 1), (1, 1024, 8, 4, 1), (4, 1024, 8, 8, 1), (8, 256, 8, 8, 1), (8, 256, 2, 4, 3)]
+        ups = [(2, 512, 1, 1), (1, 1024, 1, 1), (4, 256, 2, 1), (4, 512, 4, 1), (1, 2048, 1, 1)]
+        downs = [(8, 128, 8, 4, 1), (16, 128, 8, 8, 1), (4, 128, 8, 2, 1), (4, 1024, 2, 4, 1), (2, 256, 8, 4, 1)]
     else:
-        ups = [(4, 1024, 4, 1), (8, 512, 8, 1), (4, 2048, 8, 1), (8, 256, 4, 4), (16, 256, 8, 1), (2, 1024, 2, 1)]
-        downs = [(2, 1024, 8, 8, 1), (1, 1024, 8, 8, 1), (4, 1024, 8, 8, 1), (8, 256, 1, 8, 1), (4, 256, 8, 8, 3)]
+        ups = [(1, 512, 1, 1), (1, 2048, 1, 1), (1, 2048, 1, 2), (2, 2048, 4, 1), (16, 256, 8, 1)]
+        downs = [(2, 256, 4, 4, 1), (2, 256, 2, 2, 1), (4, 256, 2, 4, 1), (1, 256, 8, 4, 1)]
+        downs += [(1, 256, 1, 1, 1), (1, 256, 2, 1, 1), (2, 256, 1, 2, 1), (8, 256, 1, 8, 1)]
+    shared = (
+        inputs.tokens * inputs.top_k > inputs.weights.experts
+    )  # some experts have several tokens, which may meet in L2
     for up in ups:
         for down in downs:
             for pdl in (False, True):
-                yield params_of(up, down, launch_pdl=pdl)
+                for stream in (True, False) if shared else (True,):
+                    yield {**params_of(up, down, launch_pdl=pdl), "stream": stream}
 
 
 def params_of(up: tuple[int, int, int, int], down: tuple[int, int, int, int, int], *, launch_pdl: bool) -> Params:
@@ -94,9 +100,9 @@ def params_of(up: tuple[int, int, int, int], down: tuple[int, int, int, int, int
 
 
 def prepare(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
-    """The two kernels on the point's layer; ``parse_tiles`` says what it takes beside ``launch_pdl`` (default false)."""
+    """The two kernels on the point's layer; ``parse_tiles`` says what it takes beside ``launch_pdl`` (default false) and ``stream``."""
     up, down = parse_tiles(params)
-    pdl = bool(params.get("launch_pdl", False))
+    pdl, stream = bool(params.get("launch_pdl", False)), bool(params.get("stream", True))
     device, interpreted = inputs.x.device, bool(knobs.runtime.interpret)
     if (device.type == "cpu") is not interpreted:
         expected = "the host (TRITON_INTERPRET is set)" if interpreted else "a GPU"
@@ -112,18 +118,25 @@ def prepare(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
     if problem is not None:
         return Support.no(problem)
     buffers = allocate(inputs)
-    return prepared_arm(inputs, buffers, _call(inputs, buffers, up, down, pdl))
+    return prepared_arm(inputs, buffers, _call(inputs, buffers, up, down, pdl=pdl, stream=stream))
 
 
-def _call(inputs: MoeInputs, buffers: Buffers, up: Tiles, down: Tiles, pdl: bool) -> Callable[[int], None]:
+def _call(
+    inputs: MoeInputs, buffers: Buffers, up: Tiles, down: Tiles, *, pdl: bool, stream: bool
+) -> Callable[[int], None]:
     weights, top_k = inputs.weights, inputs.top_k
     mxfp8 = weights.weight_format == "mxfp8"
     none = inputs.topk_ids  # a place holder that no bf16 kernel reads
     up_grid = (inputs.tokens * top_k, weights.intermediate // up.n)
     down_grid = (inputs.tokens, weights.hidden // down.n)
-    shape = {"hidden": weights.hidden, "intermediate": weights.intermediate, "mxfp8": mxfp8}
-    up_tile = {"tile_n": up.n, "tile_k": up.k, "stages": up.stages, "num_warps": up.warps, "chained": pdl}
-    down_tile = {"tile_n": down.n, "tile_k": down.k, "stages": down.stages, "num_warps": down.warps, "chained": pdl}
+    shape: dict[str, int | bool | str] = {
+        "hidden": weights.hidden,
+        "intermediate": weights.intermediate,
+        "mxfp8": mxfp8,
+    }
+    shape |= {"eviction": "evict_first" if stream else "", "chained": pdl}
+    up_tile = {"tile_n": up.n, "tile_k": up.k, "stages": up.stages, "num_warps": up.warps}
+    down_tile = {"tile_n": down.n, "tile_k": down.k, "stages": down.stages, "num_warps": down.warps}
     if pdl:
         up_tile["launch_pdl"] = down_tile["launch_pdl"] = True
 

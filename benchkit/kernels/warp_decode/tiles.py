@@ -39,6 +39,7 @@ def moe_gate_up_tiles(
     tile_n: tl.constexpr,
     tile_k: tl.constexpr,
     stages: tl.constexpr,
+    eviction: tl.constexpr,
     chained: tl.constexpr,
 ):
     """h[pair, tile] = silu(gate . x) * (up . x). Pairs of one tile stand side by side: tokens with one expert meet in L2."""
@@ -60,8 +61,8 @@ def moe_gate_up_tiles(
         gate = tl.zeros((tile_n, blocks), tl.float32)
         up = tl.zeros((tile_n, blocks), tl.float32)
         for at in tl.range(0, hidden, tile_k, num_stages=stages):
-            gate_part = tl.load(weights + offsets + at, eviction_policy="evict_first")
-            up_part = tl.load(weights + offsets + (at + intermediate * hidden), eviction_policy="evict_first")
+            gate_part = tl.load(weights + offsets + at, eviction_policy=eviction)
+            up_part = tl.load(weights + offsets + (at + intermediate * hidden), eviction_policy=eviction)
             gate_scale = power_of_two(tl.load(scales + scale_offsets + at // 32))
             up_scale = power_of_two(tl.load(scales + scale_offsets + (at + intermediate * hidden) // 32))
             part = tl.load(inputs + at + same[:, None, None] + k[None, :, :]).to(tl.float32)
@@ -73,8 +74,8 @@ def moe_gate_up_tiles(
         gate = tl.zeros((tile_n, tile_k), tl.float32)
         up = tl.zeros((tile_n, tile_k), tl.float32)
         for at in tl.range(0, hidden, tile_k, num_stages=stages):
-            gate_part = tl.load(weights + offsets + at, eviction_policy="evict_first")
-            up_part = tl.load(weights + offsets + (at + intermediate * hidden), eviction_policy="evict_first")
+            gate_part = tl.load(weights + offsets + at, eviction_policy=eviction)
+            up_part = tl.load(weights + offsets + (at + intermediate * hidden), eviction_policy=eviction)
             part = tl.load(inputs + at + same[:, None] + k[None, :]).to(tl.float32)
             gate += gate_part.to(tl.float32) * part
             up += up_part.to(tl.float32) * part
@@ -99,6 +100,7 @@ def moe_down_tiles(
     tile_k: tl.constexpr,
     experts: tl.constexpr,
     stages: tl.constexpr,
+    eviction: tl.constexpr,
     chained: tl.constexpr,
 ):
     """output[token, tile] = sum over slots of routing weight * (w2 . h); ``experts`` slots stand side by side as rows of one tile.
@@ -130,7 +132,7 @@ def moe_down_tiles(
         if mxfp8:
             inside = (first + k < intermediate)[None, :, :]
             part = tl.load(
-                w2 + offsets[:, None, None] + k[None, :, :], mask=inside, other=0.0, eviction_policy="evict_first"
+                w2 + offsets[:, None, None] + k[None, :, :], mask=inside, other=0.0, eviction_policy=eviction
             )
             scale_offsets = (offsets // 32)[:, None] + group[None, :]
             scale = tl.load(w2_scale + scale_offsets, mask=(first + group * 32 < intermediate)[None, :], other=127)
@@ -141,7 +143,7 @@ def moe_down_tiles(
             sums += dots * (power_of_two(scale) * share[:, None])
         else:
             inside = (first + k < intermediate)[None, :]
-            part = tl.load(w2 + offsets[:, None] + k[None, :], mask=inside, other=0.0, eviction_policy="evict_first")
+            part = tl.load(w2 + offsets[:, None] + k[None, :], mask=inside, other=0.0, eviction_policy=eviction)
             if chained and steps == 1:
                 _wait_for_predecessor()
             values = tl.load(h + (slot * intermediate + first)[:, None] + k[None, :], mask=inside, other=0.0)

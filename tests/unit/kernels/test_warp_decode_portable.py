@@ -94,3 +94,21 @@ def test_wrong_tiles(change, text):
     with pytest.raises(DataError) as error:
         parse_tiles({**GOOD, **change})
     assert str(error.value) == text
+
+
+@pytest.mark.parametrize("weight_format", ["bf16", "mxfp8"])
+@pytest.mark.parametrize(("tokens", "tried"), [(1, 1), (4, 2)])
+def test_the_search_space_fits_the_layer_of_the_protocols(weight_format, tokens, tried):
+    from benchkit.fixture.layer import make_inputs, make_weights
+    from benchkit.fixture.routing import route
+    from benchkit.kernels import registry
+    from benchkit.kernels.warp_decode.portable import parse_tiles, space, tiles_problem
+
+    weights = make_weights(seed=1, experts=16, hidden=2048, intermediate=32, copies=1, weight_format=weight_format)
+    inputs = make_inputs(weights, route("uniform", 1, tokens, 16, 8))
+    found = list(space(inputs))
+    assert len({str(params) for params in found}) == len(found) > 40
+    assert len({params["stream"] for params in found}) == tried
+    for params in found:
+        assert registry.param_problems("wd_portable", params) == ()
+        assert tiles_problem(*parse_tiles(params), inputs) is None
