@@ -58,10 +58,12 @@ def _named_points(table: Table, family: str) -> tuple[str, ...] | None:
 
 
 def _pooled(table: Table) -> bool:
-    pooled = table.flag("pooled")
-    if table.has("pooled") and not pooled:
-        table.say("pooled", "expected true; leave the key out where no pooled ratio is wanted")
-    return pooled
+    if not table.has("pooled"):
+        return False
+    value = table.raw("pooled", "true")
+    if value is not True:
+        table.say("pooled", f"expected true, found {shown(value)}; leave the key out where no pooled ratio is wanted")
+    return True
 
 
 def _quantile(table: Table, estimand: str) -> tuple[float | None, int | None]:
