@@ -4,9 +4,10 @@ Rules:
 1. A finding carries its reason, where it is, what was expected and what was found; text alone is no finding.
 2. Field names of the JSON report are the field names of these classes, in this order.
 3. A number that does not exist is ``None``; NaN and infinity never enter a report.
+4. What a protocol did not ask for is ``None`` and its key is left out; what is ``flat`` stands among its owner's keys.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from validator.reasons import Reason, Stage
@@ -83,6 +84,37 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """What the interval of a comparison hides: shape and tail of its process ratios."""
+
+    skewness: float | None
+    largest_ratio: float | None
+    tail_quantile: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """One pre-specified analysis beside the primary one."""
+
+    method: str
+    ratio: float | None
+    lower: float | None
+    upper: float | None
+    p_non_inferior: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equivalence:
+    """Two one-sided tests of a ratio inside 1/(1+d) to 1+d."""
+
+    p_lower: float | None
+    p_upper: float | None
+    p_equivalence: float | None
+    equivalent: bool
+    failing_side: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Candidate against baseline at one operating point."""
 
@@ -103,6 +135,9 @@ class Comparison:
     unbounded: bool
     verdict: Verdict
     gates: tuple[Gate, ...]
+    diagnostics: Diagnostics
+    sensitivity: tuple[Sensitivity, ...] | None = field(default=None, metadata={"asked": True})
+    equivalence: Equivalence | None = field(default=None, metadata={"asked": True, "flat": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +183,52 @@ class ArmSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A claimed comparison within its family."""
+
+    operating_point: str
+    candidate: str
+    baseline: str
+    p_non_inferior_adjusted: float
+    p_superior_adjusted: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """A pair of arms over all points of the family: secondary, and in no verdict."""
+
+    candidate: str
+    baseline: str
+    points: int
+    pairs: int
+    ratio: float | None
+    lower: float | None
+    upper: float | None
+    p_non_inferior: float | None
+    p_superior: float | None
+    unbounded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A locked look at the first so many processes, at its own level."""
+
+    processes: int
+    alpha_one_sided: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The verdict over all comparisons that claim something."""
+    """The verdict over all comparisons of the family that claim something."""
 
     claim: str
     verdict: Verdict
     comparisons: int
+    members: tuple[Member, ...] | None = field(default=None, metadata={"asked": True})
+    pooled: tuple[Pooled, ...] | None = field(default=None, metadata={"asked": True})
+    looks: tuple[Look, ...] | None = field(default=None, metadata={"asked": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +292,14 @@ def plain(value: object) -> Json:
         return [plain(item) for item in value]
     if isinstance(value, Finding):
         return value.as_json()
-    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}  # type: ignore[arg-type]
+    result: dict[str, Json] = {}
+    for item in fields(value):  # type: ignore[arg-type]
+        entry = getattr(value, item.name)
+        if item.metadata.get("asked") and entry is None:
+            continue
+        shown = plain(entry)
+        result |= shown if item.metadata.get("flat") and isinstance(shown, dict) else {item.name: shown}
+    return result
 
 
 def in_order(findings: list[Finding]) -> tuple[Finding, ...]:

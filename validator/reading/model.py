@@ -96,6 +96,35 @@ class Asset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """[statistics]: level, margin, and what is asked beyond the default; None or empty where it is not asked."""
+
+    alpha: float
+    margin: float
+    named_points: tuple[str, ...] | None = None
+    gatekeeping: bool = False
+    pooled: bool = False
+    sensitivity: tuple[str, ...] | None = None
+    quantile: float | None = None
+    quantile_type: int = 7
+    looks: tuple[int, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """What the family claims."""
+        return "all-points" if self.named_points is None else "named-points"
+
+    @property
+    def lists_members(self) -> bool:
+        """Say whether the family's members are listed one by one."""
+        return self.gatekeeping or self.named_points is not None
+
+    def in_family(self, point: str) -> bool:
+        """Say whether claimed comparisons at a point are members of the family."""
+        return self.named_points is None or point in self.named_points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
     """All of a protocol that a check uses."""
 
@@ -117,9 +146,18 @@ class Protocol:
     min_l2_multiple: float | None
     peak_gb_per_s: float | None
     repeats: int | None
-    alpha: float
-    margin: float
+    statistics: Statistics
     assets: tuple[Asset, ...]
+
+    @property
+    def alpha(self) -> float:
+        """The locked one-sided level."""
+        return self.statistics.alpha
+
+    @property
+    def margin(self) -> float:
+        """The locked margin."""
+        return self.statistics.margin
 
     def arm(self, name: str) -> Arm:
         """Give an arm by name."""
@@ -128,6 +166,13 @@ class Protocol:
     def arms_at(self, point: str) -> tuple[Arm, ...]:
         """Give the arms that stand at a point, in the order of the protocol."""
         return tuple(arm for arm in self.arms if arm.stands_at(point))
+
+    def claims_at(self, point: str) -> bool:
+        """Say whether a claimed comparison stands at a point."""
+        names = {arm.name for arm in self.arms_at(point)}
+        return any(
+            item.claim != "descriptive" and {item.candidate, item.baseline} <= names for item in self.comparisons
+        )
 
     def tolerance_of(self, arm: Arm) -> Tolerance:
         """Give the tolerance that an arm is held to; a control is held to that of its arm."""

@@ -11,7 +11,6 @@ import math
 import re
 import tomllib
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import product
 
 from validator.findings import CouldNotCheckError
@@ -30,6 +29,7 @@ from validator.reading.model import (
     Require,
     Tolerance,
 )
+from validator.reading.statistics import check_statistics, read_statistics
 
 SCHEMA = "benchkit.protocol/1"
 _NAME = r"[a-z][a-z0-9_]*"
@@ -94,7 +94,7 @@ def _document(top: Fields, digest: str) -> Protocol:
     warmup_samples = warmup.integer("samples")
     warmup.number("ramp_ms")
     warmup.finish()
-    alpha, margin = _statistics(top.table("statistics"))
+    statistics = read_statistics(top.table("statistics"))
     result = Protocol(
         id=identity,
         digest=digest,
@@ -114,8 +114,7 @@ def _document(top: Fields, digest: str) -> Protocol:
         min_l2_multiple=_optional_positive(timing, "min_l2_multiple", required=cold),
         peak_gb_per_s=peak,
         repeats=_correctness(top.table("correctness")),
-        alpha=alpha,
-        margin=margin,
+        statistics=statistics,
         assets=tuple(_asset(item) for item in top.tables("asset", optional=True)),
     )
     timing.finish()
@@ -263,7 +262,7 @@ def _pairing(fields: Fields) -> Pairing:
     result = Pairing(
         candidate=fields.text("candidate", pattern=_NAME),
         baseline=fields.text("baseline", pattern=_NAME),
-        claim=fields.choice("claim", ("non_inferior", "superior", "descriptive")),
+        claim=fields.choice("claim", ("non_inferior", "superior", "equivalent", "descriptive")),
     )
     fields.finish()
     return result
@@ -301,27 +300,6 @@ def _correctness(fields: Fields) -> int | None:
     return repeats
 
 
-def _statistics(fields: Fields) -> tuple[float, float]:
-    fields.choice("estimand", ("geometric-mean-of-median-ratios",))
-    fields.choice("interval", ("paired-t",))
-    fields.choice("direction", ("lower-is-better",))
-    fields.choice("family", ("all-points",))
-    alpha = fields.number("alpha_one_sided")
-    if fields.has("alpha_one_sided") and not 0 < alpha <= 0.05:
-        fields.wrong("alpha_one_sided", "a number in (0, 0.05]", alpha)
-    value = fields.raw("margin")
-    margin = 0.0
-    if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?%", value):
-        margin = float(Decimal(value[:-1]) / 100)
-    elif isinstance(value, float):
-        margin = value
-    if not 0 < margin < 1:
-        fields.wrong("margin", 'a share such as "2%" or 0.02', value)
-        margin = 0.5
-    fields.finish()
-    return alpha, margin
-
-
 def _asset(fields: Fields) -> Asset:
     fields.text("path")
     result = Asset(name=fields.text("name", pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]*"), sha256=fields.digest("sha256"))
@@ -353,9 +331,7 @@ def _cross_checks(protocol: Protocol, problems: list[str]) -> None:
         problems.extend(
             f"comparison[{i}]: no arm {name!r}" for name in (pairing.candidate, pairing.baseline) if name not in names
         )
-    least = 5 if protocol.alpha > 0.025 else 6
-    if protocol.process_pairs < least:
-        problems.append(f"schedule.process_pairs: expected at least {least}, got {protocol.process_pairs}")
+    check_statistics(protocol, problems)
     if not problems:
         _check_points(protocol, problems)
     if not problems:
@@ -381,11 +357,7 @@ def _check_points(protocol: Protocol, problems: list[str]) -> None:
         law = point.value("routing")
         if fixture.kind == "moe" and law is not None and re.fullmatch(_LAW, str(law)) is None:
             problems.append(f"operating_points.routing: no law {law!r}")
-    for pairing in protocol.comparisons:
-        if pairing.claim == "descriptive":
-            continue
-        for point in protocol.points:
-            arms = protocol.arms_at(point.id)
-            if not {pairing.candidate, pairing.baseline} <= {arm.name for arm in arms}:
-                continue
-            problems.extend(f"arm: no {role} at {point.id}" for role in CONTROLS if role not in [a.role for a in arms])
+    for point in protocol.points:
+        if protocol.claims_at(point.id) and protocol.statistics.in_family(point.id):
+            roles = [arm.role for arm in protocol.arms_at(point.id)]
+            problems.extend(f"arm: no {role} at {point.id}" for role in CONTROLS if role not in roles)

@@ -18,22 +18,24 @@ _SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
 DOSE_LOW, DOSE_HIGH = 1.2, 1.8
 
 
-def gates_of(view: View, measured: Measurements, item: Pair, controls: tuple[Pair, ...]) -> tuple[Gate, ...]:
+def gates_of(
+    view: View, measured: Measurements, item: Pair, controls: tuple[Pair, ...], *, alpha: float
+) -> tuple[Gate, ...]:
     """Give the gates that fire for a comparison at a point; ``controls`` are the controls at that point."""
     found = [
-        *_pairs(view, item),
+        *_pairs(item, alpha),
         *_processes(view, measured, item),
         *_determinism(view, measured, item),
         *_spread(measured, item),
         *_controls(view, controls),
-        *_dose(view, measured, item.point),
+        *_dose(view, measured, controls),
         *_clocks(view, measured, item),
     ]
     return tuple(found)
 
 
-def _pairs(view: View, item: Pair) -> Iterator[Gate]:
-    least = 5 if view.protocol.alpha > 0.025 else 6
+def _pairs(item: Pair, alpha: float) -> Iterator[Gate]:
+    least = 5 if alpha > 0.025 else 6
     if len(item.processes) < least:
         yield Gate(gate="too_few_pairs", detail=f"{len(item.processes)} complete pairs, at least {least} are needed")
 
@@ -114,16 +116,16 @@ def _controls(view: View, controls: tuple[Pair, ...]) -> Iterator[Gate]:
                 break
 
 
-def _dose(view: View, measured: Measurements, point: str) -> Iterator[Gate]:
-    for arm in view.protocol.arms_at(point):
-        if arm.role != "positive_control":
+def _dose(view: View, measured: Measurements, controls: tuple[Pair, ...]) -> Iterator[Gate]:
+    for control in controls:
+        if view.protocol.arm(control.arm).role != "positive_control":
             continue
-        for process in measured.processes(point, arm.name, str(arm.of)):
-            cell = measured.cells[(process, point, arm.name)]
-            unit = view.protocol.margin * measured.cells[(process, point, str(arm.of))].whole_ns
+        for process in control.processes:
+            cell = measured.cells[(process, control.point, control.arm)]
+            unit = view.protocol.margin * measured.cells[(process, control.point, control.other)].whole_ns
             if cell.injected_low < DOSE_LOW * unit or cell.injected_high > DOSE_HIGH * unit:
                 shown = f"{cell.injected_low} to {cell.injected_high} ns"
-                detail = f"process {process}: {arm.name} injected {shown}, planned 1.2 to 1.8 times {unit:.6g} ns"
+                detail = f"process {process}: {control.arm} injected {shown}, planned 1.2 to 1.8 times {unit:.6g} ns"
                 yield Gate(gate="control_dose", detail=detail)
                 return
 
@@ -147,8 +149,8 @@ def _clocks(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
     clock = frame.numbers["sm_clock_mhz"].astype(np.float64)
     arms = frame.texts["arm"].recoded([item.arm, item.other])
     medians = [float(np.median(clock[here & (arms == i)])) if (here & (arms == i)).any() else 0.0 for i in (0, 1)]
-    apart = medians[1] > 0 and abs(medians[0] / medians[1] - 1) > 0.02
-    if bad > 0.05 * total:
+    apart = min(medians) > 0 and 50 * abs(medians[0] - medians[1]) > medians[1]
+    if 20 * bad > total:
         yield Gate(gate="clocks", detail=f"slowed down by hardware or heat in {bad} of {total} blocks")
     elif apart:
         detail = f"median SM clock {medians[0]:g} MHz for {item.arm}, {medians[1]:g} MHz for {item.other}"

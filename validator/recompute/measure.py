@@ -2,12 +2,14 @@
 
 Rules:
 1. Only the last attempt of a process is analysed; warm-up rows never count.
-2. A median is taken over all timed rows of a cell; nothing is dropped, trimmed or clipped.
-3. A process counts at a point when all its planned rows of that point are there.
+2. A median (and the quantile, where one is claimed) is taken over all timed rows of a cell; nothing is dropped.
+3. Quantile of x_1 <= .. <= x_n: h = (n - 1) p + 1 (type 7) or (n + 1/3) p + 1/3 (type 8), clipped to [1, n];
+   x_floor(h) + (h - floor(h)) (x_(floor(h) + 1) - x_floor(h)).
+4. A process counts at a point when all its planned rows of that point are there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +25,7 @@ class Cell:
 
     samples: int
     whole_ns: float
+    claimed_ns: float
     calls: int
     least_ns: int
     injected_low: int
@@ -33,6 +36,11 @@ class Cell:
     def per_call_ns(self) -> float:
         """The median of a sample, by call."""
         return self.whole_ns / self.calls
+
+    @property
+    def claimed_per_call_ns(self) -> float:
+        """What a claim is about: the median, or the locked quantile, by call."""
+        return self.claimed_ns / self.calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,14 @@ class Measurements:
             for record in self.records
             if (record.process, point) in self.completed
             and all((record.process, point, arm) in self.cells for arm in arms)
+        )
+
+    def up_to(self, processes: int) -> "Measurements":
+        """Give the same as if no process from that number on existed; only the timer's resolution is that of all."""
+        return replace(
+            self,
+            records=tuple(record for record in self.records if record.process < processes),
+            completed=frozenset(pair for pair in self.completed if pair[0] < processes),
         )
 
     def analysed(self, process: int, attempt: int) -> bool:
@@ -78,7 +94,7 @@ def measure(view: View) -> Measurements:
 
 
 def _cells(view: View, record: ProcessRecord, segment: Segment) -> dict[tuple[int, str, str], Cell]:
-    layout = view.rows.layout
+    layout, rules = view.rows.layout, view.protocol.statistics
     timed = np.flatnonzero(~view.rows.flags("warmup", segment))
     cells = view.rows.cells(segment)[timed]
     duration = view.rows.ints("duration_ns", segment)[timed]
@@ -97,6 +113,9 @@ def _cells(view: View, record: ProcessRecord, segment: Segment) -> dict[tuple[in
         result[(record.process, layout.points[point], layout.arms[arm])] = Cell(
             samples=len(rows),
             whole_ns=_middle(values),
+            claimed_ns=_middle(values)
+            if rules.quantile is None
+            else quantile(values, rules.quantile, rules.quantile_type),
             calls=view.protocol.arms[arm].calls,
             least_ns=int(values[0]),
             injected_low=int(delays[0]),
@@ -104,6 +123,16 @@ def _cells(view: View, record: ProcessRecord, segment: Segment) -> dict[tuple[in
             injected_ns=_middle(delays),
         )
     return result
+
+
+def quantile(ordered: NDArray[np.int64], p: float, kind: int) -> float:
+    """Give the quantile of ascending integers by one of the two types that a protocol can lock."""
+    count = len(ordered)
+    place = (count - 1) * p + 1 if kind == 7 else (count + 1 / 3) * p + 1 / 3
+    place = min(max(place, 1.0), float(count))
+    below = int(place)
+    value, after = int(ordered[below - 1]), int(ordered[min(below, count - 1)])
+    return value + (place - below) * (after - value)
 
 
 def _middle(ordered: NDArray[np.int64]) -> float:

@@ -2,22 +2,26 @@
 
 Rules:
 1. Comparisons are ordered by comparison, then point; controls by arm, then point; arms by point, then arm.
-2. A gate makes a point's verdict inconclusive; the family looks at every comparison that claims something.
-3. CONTROL_FAILED: an A/A interval wholly beyond the margin, or a positive control seen as faster.
+2. A gate makes a point's verdict inconclusive; the family looks at every comparison of it that claims something.
+3. With locked looks the first that shows the claim decides, else the last; arms are those of all processes.
+4. CONTROL_FAILED: an A/A interval wholly beyond the margin, or a positive control seen as faster.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from validator.findings import Comparison, Control, Family, Finding, Numbers, Verdict
-from validator.reading.model import CONTROLS
+from validator.findings import Comparison, Control, Equivalence, Family, Finding, Look, Numbers, Sensitivity, Verdict
+from validator.reading.model import CONTROLS, Pairing
 from validator.reading.rows import View
+from validator.reading.statistics import CLAIMED
 from validator.reasons import Reason
 from validator.recompute.arms import arms_table
+from validator.recompute.family import SHOWN, judge_family
 from validator.recompute.gates import gates_of
 from validator.recompute.measure import Measurements, measure
 from validator.recompute.pairing import Pair, pair
-from validator.recompute.statistics import TIE, family_verdict, holm, median, zone
+from validator.recompute.shape import diagnostics
+from validator.recompute.statistics import TIE, Estimate, holm, median, zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,61 +32,129 @@ class Recomputed:
     findings: tuple[Finding, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """Everything that one look at the data says."""
+
+    comparisons: tuple[Comparison, ...]
+    controls: tuple[Control, ...]
+    family: Family
+    findings: tuple[Finding, ...]
+
+
 def recompute(view: View) -> Recomputed:
     """Recompute everything that a report publishes."""
     measured = measure(view)
+    found = _decided(view, measured) if view.protocol.statistics.looks else _look(view, measured, view.protocol.alpha)
+    numbers = Numbers(
+        comparisons=found.comparisons,
+        controls=found.controls,
+        arms=arms_table(view, measured),
+        family=found.family,
+    )
+    return Recomputed(numbers=numbers, findings=found.findings)
+
+
+def _decided(view: View, measured: Measurements) -> _Look:
+    """Look after look, until one shows the claim or none is left."""
+    from validator.recompute.looks import look_alphas
+
+    locked = view.protocol.statistics.looks
+    looks: list[Look] = []
+    for processes, alpha in zip(locked, look_alphas(locked, view.protocol.alpha), strict=True):
+        found = _look(view, measured.up_to(processes), alpha)
+        looks.append(Look(processes=processes, alpha_one_sided=alpha, verdict=found.family.verdict))
+        if found.family.verdict in SHOWN:
+            break
+    return replace(found, family=replace(found.family, looks=tuple(looks)))
+
+
+def _look(view: View, measured: Measurements, alpha: float) -> _Look:
     protocol = view.protocol
     pairs = {
-        (arm.name, point.id): pair(protocol, measured, point.id, arm.name, str(arm.of))
+        (arm.name, point.id): pair(protocol, measured, point.id, arm.name, str(arm.of), alpha=protocol.alpha)
         for arm in protocol.arms
         if arm.role in CONTROLS
         for point in protocol.points
         if arm.stands_at(point.id) and protocol.arm(str(arm.of)).stands_at(point.id)
     }
-    comparisons = tuple(_comparisons(view, measured, pairs))
-    verdicts = [item.verdict for item in comparisons if item.claim != "descriptive"]
-    family = Family(claim="all-points", verdict=family_verdict(verdicts), comparisons=len(verdicts))
-    numbers = Numbers(
-        comparisons=comparisons,
+    judged = tuple(_comparisons(view, measured, pairs, alpha))
+    return _Look(
+        comparisons=tuple(item for item, _ in judged),
         controls=tuple(_controls(view, measured, pairs)),
-        arms=arms_table(view, measured),
-        family=family,
+        family=judge_family(protocol.statistics, judged, alpha=alpha),
+        findings=tuple(_failed(view, pairs)),
     )
-    return Recomputed(numbers=numbers, findings=tuple(_failed(view, pairs)))
 
 
-def _comparisons(view: View, measured: Measurements, pairs: dict[tuple[str, str], Pair]) -> Iterator[Comparison]:
+def _comparisons(
+    view: View, measured: Measurements, pairs: dict[tuple[str, str], Pair], alpha: float
+) -> Iterator[tuple[Comparison, Pair]]:
     protocol = view.protocol
-    limit = 1 + protocol.margin
     for locked in protocol.comparisons:
         for point in protocol.points:
             both = (protocol.arm(locked.candidate), protocol.arm(locked.baseline))
-            if not all(arm.stands_at(point.id) for arm in both):
-                continue
-            item = pair(protocol, measured, point.id, locked.candidate, locked.baseline)
-            controls = tuple(control for (_, at), control in pairs.items() if at == point.id)
-            gates = gates_of(view, measured, item, controls)
-            found = item.estimate
-            verdict = zone(found.lower, found.upper, protocol.margin)
-            yield Comparison(
-                operating_point=point.id,
-                candidate=locked.candidate,
-                baseline=locked.baseline,
-                claim=locked.claim,
-                ratio=found.ratio,
-                lower=found.lower,
-                upper=found.upper,
-                margin=protocol.margin,
-                alpha_one_sided=protocol.alpha,
-                pairs=len(item.processes),
-                p_non_inferior=found.p_non_inferior,
-                p_superior=found.p_superior,
-                guarded=item.guarded,
-                numerical_tie=found.upper is not None and abs(found.upper - limit) < TIE,
-                unbounded=found.unbounded,
-                verdict=Verdict.INCONCLUSIVE if gates else verdict,
-                gates=gates,
-            )
+            if all(arm.stands_at(point.id) for arm in both):
+                item = pair(protocol, measured, point.id, locked.candidate, locked.baseline, alpha=alpha)
+                controls = tuple(control for (_, at), control in pairs.items() if at == point.id)
+                yield _comparison(view, measured, locked, item, controls, alpha), item
+
+
+def _comparison(
+    view: View, measured: Measurements, locked: Pairing, item: Pair, controls: tuple[Pair, ...], alpha: float
+) -> Comparison:
+    protocol = view.protocol
+    gates = gates_of(view, measured, item, controls, alpha=alpha)
+    found = item.estimate
+    verdict = zone(found.lower, found.upper, protocol.margin)
+    return Comparison(
+        operating_point=item.point,
+        candidate=locked.candidate,
+        baseline=locked.baseline,
+        claim=locked.claim,
+        ratio=found.ratio,
+        lower=found.lower,
+        upper=found.upper,
+        margin=protocol.margin,
+        alpha_one_sided=alpha,
+        pairs=len(item.processes),
+        p_non_inferior=found.p_non_inferior,
+        p_superior=found.p_superior,
+        guarded=item.guarded,
+        numerical_tie=found.upper is not None and abs(found.upper - (1 + protocol.margin)) < TIE,
+        unbounded=found.unbounded,
+        verdict=Verdict.INCONCLUSIVE if gates else verdict,
+        gates=gates,
+        diagnostics=diagnostics(item.log_ratios, alpha=alpha),
+        sensitivity=_sensitivity(view, item, alpha),
+        equivalence=equivalence(found, protocol.margin, closed=bool(gates)) if locked.claim == "equivalent" else None,
+    )
+
+
+def _sensitivity(view: View, item: Pair, alpha: float) -> tuple[Sensitivity, ...] | None:
+    methods, margin = view.protocol.statistics.sensitivity, view.protocol.margin
+    if methods is None:
+        return None
+    from validator.recompute.sensitivity import bootstrap_key, sensitivity
+
+    key = bootstrap_key(view.protocol.digest, item.point)
+    wanted = [method for method in methods if method in CLAIMED]
+    return tuple(sensitivity(method, item.log_ratios, alpha=alpha, margin=margin, key=key) for method in wanted)
+
+
+def equivalence(found: Estimate, margin: float, *, closed: bool) -> Equivalence:
+    """Judge a ratio inside 1/(1+d) to 1+d; ``closed`` says that a gate fired."""
+    lower = found.lower is not None and found.lower > 1 / (1 + margin) + TIE
+    upper = found.upper is not None and found.upper < 1 + margin - TIE
+    both = (found.p_lower, found.p_non_inferior)
+    side = {(True, True): "none", (False, True): "lower", (True, False): "upper", (False, False): "both"}[lower, upper]
+    return Equivalence(
+        p_lower=found.p_lower,
+        p_upper=found.p_non_inferior,
+        p_equivalence=None if both[0] is None or both[1] is None else max(both[0], both[1]),
+        equivalent=side == "none" and not closed,
+        failing_side=side,
+    )
 
 
 def _controls(view: View, measured: Measurements, pairs: dict[tuple[str, str], Pair]) -> Iterator[Control]:

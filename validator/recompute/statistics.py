@@ -4,7 +4,8 @@ Formulas (results/README.md "Numbers"), r = log(m_candidate / m_baseline), K pai
 
     rbar = fsum(r) / K;  s^2 = fsum((r - rbar)^2) / (K - 1);  se = s / sqrt(K)
     ratio = exp(rbar);  bounds = exp(rbar +- t(1 - alpha, K - 1) se)
-    p_non_inferior = F_t((rbar - log1p(d)) / se);  p_superior = F_t(rbar / se)
+    p_non_inferior = F_t((rbar - log1p(d)) / se);  p_superior = F_t(rbar / se);  p_lower = F_t(-(rbar + log1p(d)) / se)
+    t(1 - alpha) = -t(alpha), which keeps its digits for the small alpha of an early look
 
 Rules:
 1. K = 0 gives nothing, K = 1 the ratio alone; max(r) == min(r) gives [ratio, ratio] and no p-value.
@@ -32,16 +33,19 @@ class Moments:
 
     def bound(self, alpha: float, side: int) -> float | None:
         """Give exp(mean +- t se); None where it is infinite."""
-        try:
-            return math.exp(self.mean + side * float(stdtrit(self.freedom, 1 - alpha)) * self.error)
-        except OverflowError:
-            return None
+        return finite_exp(self.mean - side * float(stdtrit(self.freedom, alpha)) * self.error)
 
     def p_below(self, limit: float) -> float | None:
         """Give the one-sided p-value of a mean below ``limit``."""
         if self.error == 0:
             return None
         return float(stdtr(self.freedom, (self.mean - limit) / self.error))
+
+    def p_above(self, limit: float) -> float | None:
+        """Give the one-sided p-value of a mean above ``limit``."""
+        if self.error == 0:
+            return None
+        return float(stdtr(self.freedom, (limit - self.mean) / self.error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class Estimate:
     pairs: int
     p_non_inferior: float | None
     p_superior: float | None
+    p_lower: float | None
     p_differs: float | None
     zero_spread: bool
     unbounded: bool
@@ -66,6 +71,15 @@ class LogRatios:
     plain: tuple[float, ...]
     high: tuple[float, ...] | None = None
     low: tuple[float, ...] | None = None
+
+
+def finite_exp(value: float) -> float | None:
+    """Give exp(value), None where it is infinite."""
+    try:
+        result = math.exp(value)
+    except OverflowError:
+        return None
+    return result if math.isfinite(result) else None
 
 
 def median(values: Sequence[float]) -> float:
@@ -87,8 +101,8 @@ def estimate(ratios: LogRatios, *, alpha: float, margin: float) -> Estimate:
     """Estimate the ratio of a comparison or control."""
     values = ratios.plain
     count = len(values)
-    lower = upper = p_non_inferior = p_superior = p_differs = None
-    ratio = math.exp(math.fsum(values) / count) if count else None
+    lower = upper = p_non_inferior = p_superior = p_lower = p_differs = None
+    ratio = finite_exp(math.fsum(values) / count) if count else None
     zero = count >= 2 and max(values) == min(values)
     unbounded = False
     if zero:
@@ -100,6 +114,7 @@ def estimate(ratios: LogRatios, *, alpha: float, margin: float) -> Estimate:
         lower, upper = low.bound(alpha, -1), high.bound(alpha, 1)
         unbounded = upper is None
         p_non_inferior, p_superior = high.p_below(math.log1p(margin)), high.p_below(0.0)
+        p_lower = low.p_above(-math.log1p(margin))
         if plain.error > 0:
             p_differs = min(1.0, 2 * float(stdtr(plain.freedom, -abs(plain.mean) / plain.error)))
     return Estimate(
@@ -109,6 +124,7 @@ def estimate(ratios: LogRatios, *, alpha: float, margin: float) -> Estimate:
         pairs=count,
         p_non_inferior=p_non_inferior,
         p_superior=p_superior,
+        p_lower=p_lower,
         p_differs=p_differs,
         zero_spread=zero,
         unbounded=unbounded,
@@ -118,13 +134,13 @@ def estimate(ratios: LogRatios, *, alpha: float, margin: float) -> Estimate:
 def zone(lower: float | None, upper: float | None, margin: float) -> Verdict:
     """Give the verdict that an interval stands for, gates aside."""
     limit = 1 + margin
+    if upper is not None and abs(upper - limit) < TIE:
+        return Verdict.INCONCLUSIVE
     slower = lower is not None and lower > 1
     if lower is not None and lower >= limit:
         return Verdict.INFERIOR
     if upper is None:
         return Verdict.INCONCLUSIVE_BUT_SLOWER if slower else Verdict.INCONCLUSIVE
-    if abs(upper - limit) < TIE:
-        return Verdict.INCONCLUSIVE
     if upper < 1:
         return Verdict.SUPERIOR
     if upper < limit:
