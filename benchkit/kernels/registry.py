@@ -86,6 +86,7 @@ _PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what ea
     **{f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("tile_n", "tile_k", "warps", "stages")},
     "down_experts": _COUNT,
     "launch_pdl": Param(kind=bool, required=False),
+    "stream": Param(kind=bool, required=False),
 }
 
 KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
