@@ -89,6 +89,18 @@ _PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what ea
     "stream": Param(kind=bool, required=False),
 }
 
+_EXPERT_CENTRIC_SOURCES = (
+    "kernels/expert_centric.py",
+    "kernels/expert_centric_tiles.py",
+    "kernels/expert_centric_triton.py",
+    _WARP_DECODE_LAYER,
+)
+_EXPERT_CENTRIC_PARAMS = {  # benchkit.kernels.expert_centric_tiles says what each of them is
+    "tile_m": _COUNT,
+    **{f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("tile_n", "tile_k", "stages", "warps")},
+    **{name: Param(kind=bool, required=False) for name in ("up_swap", "down_swap", "launch_pdl")},
+}
+
 KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
     {
         "cpu_expert_centric": KernelEntry(
@@ -141,6 +153,32 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=_CUDA_CEILING_SOURCES,
             params=_CUDA_CEILING_PARAMS,
             space="space",
+        ),
+        "moe_eight_stage": KernelEntry(
+            module="benchkit.kernels.expert_centric",
+            function="prepare_eight_stage",
+            clock="cuda-event",
+            fixture="moe",
+            sources=_EXPERT_CENTRIC_SOURCES,
+            params=_EXPERT_CENTRIC_PARAMS,
+            space="space",
+        ),
+        "moe_fused": KernelEntry(
+            module="benchkit.kernels.expert_centric",
+            function="prepare_fused",
+            clock="cuda-event",
+            fixture="moe",
+            sources=_EXPERT_CENTRIC_SOURCES,
+            params=_EXPERT_CENTRIC_PARAMS,
+            space="space",
+        ),
+        "moe_stage": KernelEntry(
+            module="benchkit.kernels.expert_centric_stages",
+            function="prepare_stage",
+            clock="cuda-event",
+            fixture="moe",
+            sources=("fixture/mxfp8.py", "kernels/expert_centric_stages.py", *_EXPERT_CENTRIC_SOURCES),
+            params={"stage": Param(kind=str, required=True), **_EXPERT_CENTRIC_PARAMS},
         ),
         "wd_literal": KernelEntry(
             module="benchkit.kernels.warp_decode.literal",

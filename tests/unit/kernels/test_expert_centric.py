@@ -1,0 +1,23 @@
+"""The expert-centric arms in Triton's interpreter (expert_centric_interpreted.py holds the tests). No GPU here."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs triton", allow_module_level=True)
+
+
+def test_all_cases_in_the_interpreter():
+    """In a process of its own: Triton decides when it is first imported whether it compiles or interprets."""
+    cases = Path(__file__).with_name("expert_centric_interpreted.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
