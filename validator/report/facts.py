@@ -43,10 +43,12 @@ def clean(text: str) -> str:
     """Show every character that would not be seen, or that would change how the others are seen, as an escape."""
     if text.isprintable() and text.isascii():
         return text
-    return "".join(
-        char.encode("ascii", "backslashreplace").decode() if unicodedata.category(char) in _UNSEEN else char
-        for char in text.replace("\r", " ").replace("\n", " ").replace("\t", " ")
-    )
+    spaced = text.replace("\r", " ").replace("\n", " ").replace("\t", " ")
+    return "".join(_escape(ord(char)) if unicodedata.category(char) in _UNSEEN else char for char in spaced)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def tone(verdict: Verdict) -> str:
@@ -101,6 +103,15 @@ def member_verdict(report: Report, item: Comparison) -> Verdict:
     return item.verdict
 
 
+def deciding_look(report: Report) -> int | None:
+    """Give the number of processes of the look that decided; None where the protocol has no looks."""
+    family = plain(report.numbers.family) if report.numbers is not None else None
+    looks = family.get("looks") if isinstance(family, dict) else None
+    last = looks[-1] if isinstance(looks, list) and looks else None
+    processes = last.get("processes") if isinstance(last, dict) else None
+    return processes if isinstance(processes, int) else None
+
+
 def claim_shown(report: Report, item: Comparison) -> bool | None:
     """Say whether the data show what a comparison claims; None for a descriptive one."""
     if item.claim == "descriptive":
@@ -108,8 +119,7 @@ def claim_shown(report: Report, item: Comparison) -> bool | None:
     verdict = member_verdict(report, item)
     if item.claim == "superior":
         return verdict is Verdict.SUPERIOR
-    equivalent = getattr(item, "equivalent", None)
-    return verdict in SHOWN and equivalent is not False
+    return verdict in SHOWN and dict(extras(item)).get("equivalent") is not False
 
 
 def extras(item: Comparison) -> Iterator[tuple[str, Json]]:

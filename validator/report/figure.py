@@ -24,7 +24,7 @@ from validator.report.facts import clean
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH = 4.7  # inches: 338 units, so that text stays readable on a screen of 360 pixels
+WIDTH = 4.2  # inches: 302 units, so that text stays readable on a screen of 360 pixels
 INK, MUTED, LINE, PAPER = "#010101", "#010102", "#010103", "#010104"
 BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
 TONES = {"good": (GREEN, "o"), "open": (ORANGE, "D"), "bad": (VERMILLION, "s")}
@@ -86,7 +86,7 @@ def label(text: str, longest: int = _LONGEST_LABEL) -> str:
 def rows_axes(figure: Figure, rows: int, *, foot: float = 0.5, head: float = 0.08) -> "Axes":
     """Give axes for labelled rows from top to bottom, over the whole width; ``foot`` inches are left for the scale."""
     height = figure.get_figheight()
-    axes = figure.add_axes((0.02, foot / height, 0.96, (height - foot - head) / height))
+    axes = figure.add_axes((0.015, foot / height, 0.95, (height - foot - head) / height))
     axes.set_ylim(rows - 0.4, -0.75)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -97,8 +97,11 @@ def rows_axes(figure: Figure, rows: int, *, foot: float = 0.5, head: float = 0.0
 def row_label(axes: "Axes", row: float, left: str, right: str) -> None:
     """Write a name and its numbers above a row."""
     place = axes.get_yaxis_transform()
-    axes.text(0.0, row - 0.34, left, transform=place, ha="left", va="center", fontweight="bold")
-    axes.text(1.0, row - 0.34, right, transform=place, ha="right", va="center", color=MUTED, fontsize=8.5)
+    behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
+    axes.text(
+        *(1.0, row - 0.36, right), transform=place, ha="right", va="center", color=MUTED, fontsize=8.5, bbox=behind
+    )
+    axes.text(*(0.0, row - 0.36, left), transform=place, ha="left", va="center", fontweight="bold", bbox=behind)
 
 
 def scale(axes: "Axes", low: float, high: float, *, logarithmic: bool = False) -> None:

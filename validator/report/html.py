@@ -6,7 +6,7 @@ Rules:
 3. The same bundle gives the same bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
@@ -15,7 +15,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from validator.findings import ArmSummary, Comparison, Gate, Report, Validity
+from validator.findings import ArmSummary, Comparison, Finding, Gate, Report, Validity
 from validator.report.extras import Extra, extra_tables
 from validator.report.facts import (
     MEANINGS,
@@ -40,6 +40,8 @@ _VALIDITY_WORDS = {
     Validity.INVALID: "its numbers are not to be relied on: the reasons are below",
     Validity.COULD_NOT_CHECK: "it could not be read as a bundle that this version knows",
 }
+
+_MOST_FINDINGS = 6  # of one reason, before the rest is folded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,16 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All findings of one reason."""
+
+    code: str
+    meaning: str
+    remedy: str
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """All that the template shows of one bundle."""
 
@@ -84,6 +96,7 @@ class Page:
     confidence: str
     level: str | None
     command: str
+    reasons: tuple[Findings, ...]
     groups: tuple[Group, ...]
     ratios: tuple[Picture, ...]
     distributions: tuple[Picture, ...]
@@ -107,7 +120,14 @@ def render_html(reports: Sequence[Report], sources: Sequence[Path]) -> str:
     folder = files("validator.report")
     template = environment.from_string((folder / "page.html.j2").read_text("utf-8"))
     style = Markup((folder / "page.css").read_text("utf-8"))
-    text = template.render(pages=pages, style=style, svg=Markup, untrusted=UNTRUSTED, limit_of_a_log=LIMIT_OF_A_LOG)
+    text = template.render(
+        pages=pages,
+        style=style,
+        svg=Markup,
+        untrusted=UNTRUSTED,
+        limit_of_a_log=LIMIT_OF_A_LOG,
+        most_findings=_MOST_FINDINGS,
+    )
     return text.strip()
 
 
@@ -133,6 +153,7 @@ def page(report: Report, material: Material, prefix: str) -> Page:
         confidence=confidence(report),
         level=level(report),
         command=command(report),
+        reasons=tuple(_reasons(report)),
         groups=tuple(_groups(report)),
         ratios=tuple(gallery.ratios()),
         distributions=tuple(gallery.distributions()),
@@ -143,6 +164,12 @@ def page(report: Report, material: Material, prefix: str) -> Page:
         extras=tuple(extra_tables(report)),
         more_points=max(0, len(material.points) - MOST_POINTS),
     )
+
+
+def _reasons(report: Report) -> Iterator[Findings]:
+    for reason in dict.fromkeys(report.codes):
+        found = tuple(finding for finding in report.reasons if finding.reason is reason)
+        yield Findings(code=reason.value, meaning=reason.meaning, remedy=reason.remedy, findings=found)
 
 
 def _family_words(report: Report) -> str:

@@ -62,7 +62,8 @@ def _headline(report: Report) -> str:
     family = report.numbers.family
     suffix = "" if trusted(report) else f" ({UNTRUSTED})"
     count = f"{family.comparisons} comparison" + ("s" if family.comparisons != 1 else "")
-    return f"{report.validity.value}; {TITLES[family.verdict]}{suffix} ({family.claim}, {count})"
+    mark = f"{_MARKS[tone(family.verdict)]} " if trusted(report) else ""
+    return f"{report.validity.value}; {mark}{TITLES[family.verdict]}{suffix} ({family.claim}, {count})"
 
 
 def _reasons(report: Report) -> Iterator[str]:
@@ -108,7 +109,7 @@ def _row(report: Report, item: Comparison) -> tuple[str, ...]:
     limit = 1 + item.margin
     upper = "unbounded" if item.unbounded else against(item.upper, limit)
     verdict = member_verdict(report, item)
-    words = f"{_MARKS[tone(verdict)]} {TITLES[verdict]}"
+    words = (f"{_MARKS[tone(verdict)]} " if trusted(report) else "") + TITLES[verdict]
     words += " (descriptive)" if item.claim == "descriptive" else ""
     words += " (guarded)" if item.guarded else ""
     words += "" if trusted(report) else f" ({UNTRUSTED})"

@@ -131,20 +131,20 @@ def _ratios(
 ) -> Iterator[tuple[tuple[str, str, str], tuple[ProcessRatio, ...]]]:
     for locked in protocol.comparisons:
         for point in protocol.points:
-            both = [
-                (
-                    process,
-                    measured.cells[(process, point.id, locked.candidate)],
-                    measured.cells[(process, point.id, locked.baseline)],
-                )
-                for process in measured.processes(point.id, locked.candidate, locked.baseline)
-            ]
+            names = (locked.candidate, locked.baseline)
+            cells = {
+                process: tuple(measured.cells[(process, point.id, name)] for name in names)
+                for process in measured.processes(point.id, *names)
+            }
+            sound = all(cell.least_ns > 0 for both in cells.values() for cell in both)
             yield (
-                (locked.candidate, locked.baseline, point.id),
+                (*names, point.id),
                 tuple(
-                    ProcessRatio(process=process, candidate_ns=top.per_call_ns, baseline_ns=bottom.per_call_ns)
-                    for process, top, bottom in both
-                    if top.least_ns > 0 and bottom.least_ns > 0
+                    ProcessRatio(
+                        process=process, candidate_ns=top.claimed_per_call_ns, baseline_ns=bottom.claimed_per_call_ns
+                    )
+                    for process, (top, bottom) in cells.items()
+                    if sound
                 ),
             )
 

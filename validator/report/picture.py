@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from validator.findings import ArmSummary, Comparison, Control, Report
-from validator.report.facts import TITLES, confidence, member_verdict, tone
+from validator.report.facts import TITLES, confidence, deciding_look, member_verdict, tone
 from validator.report.figure import draw
 from validator.report.material import Block, Material
 from validator.report.plots import (
@@ -120,8 +120,13 @@ class Gallery:
         )
 
     def _processes(self, candidate: str, baseline: str, items: Sequence[Comparison]) -> Picture:
+        look = deciding_look(self.report)
         pairs = {
-            item.operating_point: self.material.ratios.get((candidate, baseline, item.operating_point), ())
+            item.operating_point: [
+                pair
+                for pair in self.material.ratios.get((candidate, baseline, item.operating_point), ())
+                if look is None or pair.process < look
+            ]
             for item in items
         }
         known = {point: found for point, found in pairs.items() if found}
@@ -232,7 +237,8 @@ class Gallery:
     def timelines(self) -> Iterator[Picture]:
         """Block medians in the order they ran, with telemetry where there is some, one picture per point."""
         for point, blocks in list(self.material.blocks.items())[:MOST_POINTS]:
-            arms = list(dict.fromkeys(block.arm for block in blocks))
+            present = {block.arm for block in blocks}
+            arms = [arm for arm in self._arms() if arm in present]
             health = [block.health for block in blocks if block.health is not None]
             title = f"Latency over time at {point}"
             spoken = f"{len(blocks)} block medians of {len({block.process for block in blocks})} processes"
@@ -261,6 +267,11 @@ class Gallery:
                 rows=rows,
                 text_columns=3,
             )
+
+    def _arms(self) -> list[str]:
+        """Give the arms of the comparisons: candidates first, as everywhere."""
+        pairs = list(self.material.ratios)
+        return list(dict.fromkeys([*(pair[0] for pair in pairs), *(pair[1] for pair in pairs)]))
 
     def bandwidths(self) -> Iterator[Picture]:
         """Both byte accountings against the ceilings of the same point."""

@@ -8,6 +8,7 @@ Rules:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ from validator.report.figure import (
 from validator.report.material import Block, ProcessRatio, Spread
 
 SLOWDOWN, POWER_CAP = 0x8 | 0x20 | 0x40 | 0x80, 0x4
-_ROW = 0.46  # inches
+_ROW = 0.5  # inches
 _WIDE = 3.0  # beyond this range of ratios the scale is logarithmic
 _BINS = 48
 
@@ -163,12 +164,16 @@ def timeline(figure: Figure, blocks: Sequence[Block], arms: Sequence[str]) -> No
         3 if health else 1, 1, sharex=True, squeeze=False, height_ratios=[2.2, 1, 1] if health else [1]
     )[:, 0]
     foot = 0.48 / figure.get_figheight()
-    figure.subplots_adjust(left=0.15, right=0.985, top=1 - 0.3 / figure.get_figheight(), bottom=foot, hspace=0.16)
+    marked = any(block.health is not None and block.health.throttle & (SLOWDOWN | POWER_CAP) for block in blocks)
+    head = (0.48 if marked else 0.3) / figure.get_figheight()
+    figure.subplots_adjust(left=0.15, right=0.985, top=1 - head, bottom=foot, hspace=0.16)
     shown: list[tuple[str, float]] = []
     for place, arm in enumerate(arms):
         colour, marker = SERIES[place % len(SERIES)]
         mine = [(x, block) for x, block in zip(places, blocks, strict=True) if block.arm == arm]
-        style = {"color": colour, "marker": marker, "linestyle": "none", "markersize": 3.6, "markeredgewidth": 0}
+        style: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "none"}
+        hollow = {"markersize": 4.2, "markerfacecolor": "none", "markeredgewidth": 1.0}
+        style |= hollow if place else {"markersize": 3.8, "markeredgewidth": 0}
         xs = [x for x, _ in mine]
         panels[0].plot(xs, [block.median_ns / 1000 for _, block in mine], label=label(arm, 22), **style)
         if health:
@@ -179,13 +184,14 @@ def timeline(figure: Figure, blocks: Sequence[Block], arms: Sequence[str]) -> No
             shown += [("slow", x) for x, item in known if item.throttle & SLOWDOWN]
             shown += [("cap", x) for x, item in known if item.throttle & POWER_CAP]
     _throttled(panels[0], shown)
-    panels[0].legend(loc="lower left", bbox_to_anchor=(0, 0.99), ncols=3, borderaxespad=0, handletextpad=0.2)
+    panels[0].legend(loc="lower left", bbox_to_anchor=(0, 0.99), ncols=2, borderaxespad=0, handletextpad=0.2)
     titles = ("µs a call", "SM MHz", "°C")
     for axes, title in zip(panels, titles, strict=False):
         axes.set_ylabel(title)
         axes.grid(axis="y")
+        axes.margins(y=0.14)
         plain(axes)
-        axes.yaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2))
+        axes.yaxis.set_major_locator(MaxNLocator(4, min_n_ticks=2, integer=axes is not panels[0]))
         _room(axes)
         for bound in bounds:
             axes.axvline(bound, color=LINE, linewidth=0.8)
@@ -221,8 +227,8 @@ def _places(blocks: Sequence[Block]) -> tuple[list[float], list[float], list[tup
 def _throttled(axes: Axes, marks: Sequence[tuple[str, float]]) -> None:
     place = axes.get_xaxis_transform()
     for kind, colour, marker, height, words in (
-        ("slow", VERMILLION, "v", 0.97, "slowdown"),
-        ("cap", ORANGE, "x", 0.9, "power cap"),
+        ("slow", VERMILLION, "v", 0.94, "slowdown"),
+        ("cap", ORANGE, "x", 0.85, "power cap"),
     ):
         xs = [x for name, x in marks if name == kind]
         if xs:
