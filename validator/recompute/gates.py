@@ -23,10 +23,10 @@ def gates_of(
 ) -> tuple[Gate, ...]:
     """Give the gates that fire for a comparison at a point; ``controls`` are the controls at that point."""
     found = [
-        *_pairs(item, alpha),
+        *too_few_pairs(item, alpha),
         *_processes(view, measured, item),
         *_determinism(view, measured, item),
-        *_spread(measured, item),
+        *spread(item, measured.resolution_ns),
         *_controls(view, controls),
         *_dose(view, measured, controls),
         *_clocks(view, measured, item),
@@ -34,7 +34,8 @@ def gates_of(
     return tuple(found)
 
 
-def _pairs(item: Pair, alpha: float) -> Iterator[Gate]:
+def too_few_pairs(item: Pair, alpha: float) -> Iterator[Gate]:
+    """Fire where K is too small for a verdict at this level."""
     least = 5 if alpha > 0.025 else 6
     if len(item.processes) < least:
         yield Gate(gate="too_few_pairs", detail=f"{len(item.processes)} complete pairs, at least {least} are needed")
@@ -78,11 +79,12 @@ def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gat
             return
 
 
-def _spread(measured: Measurements, item: Pair) -> Iterator[Gate]:
+def spread(item: Pair, resolution_ns: int) -> Iterator[Gate]:
+    """Fire where the ratios have no spread, or the timer is too coarse for the margin."""
     if item.estimate.zero_spread:
         yield Gate(gate="zero_spread", detail="all processes gave the same ratio, to the last bit")
     if item.fineness is not None and item.fineness < COARSE:
-        detail = f"the margin is {item.fineness:.2f} steps of {measured.resolution_ns} ns, at least 2 are needed"
+        detail = f"the margin is {item.fineness:.2f} steps of {resolution_ns} ns, at least 2 are needed"
         yield Gate(gate="timer_resolution", detail=detail)
 
 

@@ -10,8 +10,19 @@ Rules:
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from validator.findings import Comparison, Control, Equivalence, Family, Finding, Look, Numbers, Sensitivity, Verdict
-from validator.reading.model import CONTROLS, Pairing
+from validator.findings import (
+    Comparison,
+    Control,
+    Equivalence,
+    Family,
+    Finding,
+    Gate,
+    Look,
+    Numbers,
+    Sensitivity,
+    Verdict,
+)
+from validator.reading.model import CONTROLS, Pairing, Statistics
 from validator.reading.rows import View
 from validator.reading.statistics import CLAIMED
 from validator.reasons import Reason
@@ -97,16 +108,19 @@ def _comparisons(
             if all(arm.stands_at(point.id) for arm in both):
                 item = pair(protocol, measured, point.id, locked.candidate, locked.baseline, alpha=alpha)
                 controls = tuple(control for (_, at), control in pairs.items() if at == point.id)
-                yield _comparison(view, measured, locked, item, controls, alpha), item
+                gates = gates_of(view, measured, item, controls, alpha=alpha)
+                yield (
+                    compared(locked, item, gates, rules=protocol.statistics, alpha=alpha, digest=protocol.digest),
+                    item,
+                )
 
 
-def _comparison(
-    view: View, measured: Measurements, locked: Pairing, item: Pair, controls: tuple[Pair, ...], alpha: float
+def compared(
+    locked: Pairing, item: Pair, gates: tuple[Gate, ...], *, rules: Statistics, alpha: float, digest: str
 ) -> Comparison:
-    protocol = view.protocol
-    gates = gates_of(view, measured, item, controls, alpha=alpha)
+    """Give the row of a comparison at a point, from its pairs and the gates that fired."""
     found = item.estimate
-    verdict = zone(found.lower, found.upper, protocol.margin)
+    verdict = zone(found.lower, found.upper, rules.margin)
     return Comparison(
         operating_point=item.point,
         candidate=locked.candidate,
@@ -115,31 +129,30 @@ def _comparison(
         ratio=found.ratio,
         lower=found.lower,
         upper=found.upper,
-        margin=protocol.margin,
+        margin=rules.margin,
         alpha_one_sided=alpha,
         pairs=len(item.processes),
         p_non_inferior=found.p_non_inferior,
         p_superior=found.p_superior,
         guarded=item.guarded,
-        numerical_tie=found.upper is not None and abs(found.upper - (1 + protocol.margin)) < TIE,
+        numerical_tie=found.upper is not None and abs(found.upper - (1 + rules.margin)) < TIE,
         unbounded=found.unbounded,
         verdict=Verdict.INCONCLUSIVE if gates else verdict,
         gates=gates,
         diagnostics=diagnostics(item.log_ratios, alpha=alpha),
-        sensitivity=_sensitivity(view, item, alpha),
-        equivalence=equivalence(found, protocol.margin, closed=bool(gates)) if locked.claim == "equivalent" else None,
+        sensitivity=_sensitivity(rules, item, alpha, digest),
+        equivalence=equivalence(found, rules.margin, closed=bool(gates)) if locked.claim == "equivalent" else None,
     )
 
 
-def _sensitivity(view: View, item: Pair, alpha: float) -> tuple[Sensitivity, ...] | None:
-    methods, margin = view.protocol.statistics.sensitivity, view.protocol.margin
-    if methods is None:
+def _sensitivity(rules: Statistics, item: Pair, alpha: float, digest: str) -> tuple[Sensitivity, ...] | None:
+    if rules.sensitivity is None:
         return None
     from validator.recompute.sensitivity import bootstrap_key, sensitivity
 
-    key = bootstrap_key(view.protocol.digest, item.point)
-    wanted = [method for method in methods if method in CLAIMED]
-    return tuple(sensitivity(method, item.log_ratios, alpha=alpha, margin=margin, key=key) for method in wanted)
+    key = bootstrap_key(digest, item.point)
+    wanted = [method for method in rules.sensitivity if method in CLAIMED]
+    return tuple(sensitivity(method, item.log_ratios, alpha=alpha, margin=rules.margin, key=key) for method in wanted)
 
 
 def equivalence(found: Estimate, margin: float, *, closed: bool) -> Equivalence:
