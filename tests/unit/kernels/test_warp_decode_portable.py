@@ -37,7 +37,7 @@ def found():
 
 
 @pytest.mark.parametrize("weight_format", ["bf16", "mxfp8"])
-@pytest.mark.parametrize(("tiles", "tokens"), [("one shot", 1), ("many steps", 3), ("pairs of experts", 5)])
+@pytest.mark.parametrize(("tiles", "tokens"), [("one shot", 1), ("many steps", 2), ("pairs of experts", 3)])
 def test_right_and_repeatable(found, weight_format, tiles, tokens):
     case = found[f"{weight_format} {tiles}"]
     assert case["cosine"] > 0.999996 - 3e-6  # the interpreter truncates to bf16 where a GPU rounds
