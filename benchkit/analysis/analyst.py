@@ -307,7 +307,7 @@ class Analyst:
         return [row["output_sha256"] for row in rows if (row["point"], row["arm"]) == (point.id, arm.name)]
 
     def _clocks(self, candidate: Arm, baseline: Arm, point: Point) -> Clocks | None:
-        rows = [row for row in self.evidence.telemetry if row["point"] == point.id]
+        rows = [row for row in self.evidence.telemetry if row["point"] == point.id and row["block"] >= 0]
         if not rows:
             return None
 

@@ -41,9 +41,10 @@ class ArmTable:
         samples = self.samples.count(point.id, arm.name)
         traffic = arm_traffic(self.protocol, arm, point, self.routings[point.id])
         processes = [p for p in self.completed[point.id] if self.samples.duration_ns(p, point.id, arm.name).size]
-        per_call = self._per_call(arm, point, processes) if samples else _NOTHING
+        sound = samples and self.samples.sound(point.id, arm.name)
+        per_call = self._per_call(arm, point, processes) if sound else _NOTHING
         median = float(np.median(per_call)) if per_call.size else None
-        rate = traffic.unique_bytes / median if median and median > 0 and traffic.unique_bytes else None
+        rate = traffic.unique_bytes / median if median and traffic.unique_bytes else None
         accuracy = [
             row
             for row in self.correctness
@@ -86,8 +87,10 @@ class ArmTable:
         if ceiling is None or size is None:
             return None
         both = [p for p in processes if self.samples.duration_ns(p, point.id, ceiling.name).size]
-        ours, top = self._per_call(arm, point, both), self._per_call(ceiling, point, both)
-        if not both or np.any(ours <= 0) or np.any(top <= 0):
+        if not both or any(
+            np.any(self.samples.duration_ns(p, point.id, a.name) <= 0) for p in both for a in (arm, ceiling)
+        ):
             return None
+        ours, top = self._per_call(arm, point, both), self._per_call(ceiling, point, both)
         ceiling_bytes = arm_traffic(self.protocol, ceiling, point, self.routings[point.id]).unique_bytes or 0
         return float(100 * np.median((size / ours) / (ceiling_bytes / top)))

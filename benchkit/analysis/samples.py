@@ -42,6 +42,10 @@ class Samples:
         """Delays of the timed samples."""
         return self._injected.get((process, point, arm), np.zeros(0, dtype=np.int64))
 
+    def sound(self, point: str, arm: str) -> bool:
+        """Whether every duration of the arm at the point is above 0, in all processes."""
+        return all(bool(np.all(v > 0)) for (_, p, a), v in self._duration.items() if (p, a) == (point, arm))
+
     def count(self, point: str, arm: str) -> int:
         """Timed samples over all processes."""
         return sum(int(v.size) for (_, p, a), v in self._duration.items() if (p, a) == (point, arm))

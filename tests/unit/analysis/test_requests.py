@@ -234,7 +234,7 @@ def test_looks_stop_at_the_first_that_shows_it(make: Make) -> None:
     verdicts = [members[point]["verdict"] for point in ("batch=1", "batch=4")]
     assert verdicts == ["superior", "non_inferior_but_slower"]
     assert members["batch=1"]["p_superior_adjusted"] == pytest.approx(2 * row["p_superior"], rel=1e-12)
-    assert "look at 6 pairs, one-sided alpha 0.0056" in summarise(bundle)
+    assert "look at 6 pairs, one-sided alpha 0.005575: non_inferior_but_slower\n" in summarise(bundle)
 
 
 def test_looks_go_on_to_the_last_where_none_shows_it(make: Make) -> None:
