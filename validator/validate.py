@@ -29,6 +29,7 @@ from validator.findings import (
     in_order,
 )
 from validator.reading.bundle import Bundle, open_bundle
+from validator.reading.model import Protocol
 from validator.reading.rows import View, view
 from validator.reading.schema import TABLES
 from validator.reasons import Reason, Stage
@@ -154,6 +155,13 @@ def _identity(bundle: Bundle) -> Identity:
     )
 
 
+def _alpha(protocol: Protocol | None, numbers: Numbers | None) -> float | None:
+    """Give the level of the comparisons' intervals: the locked one, or that of the look that decided."""
+    if numbers is not None and numbers.family.looks:
+        return numbers.family.looks[-1].alpha_one_sided
+    return protocol.alpha if protocol else None
+
+
 def _context(bundle: Bundle, expected_protocol: Path | None, numbers: Numbers | None) -> Context:
     others = None
     if bundle.ledger is not None and bundle.manifest is not None:
@@ -163,7 +171,7 @@ def _context(bundle: Bundle, expected_protocol: Path | None, numbers: Numbers | 
     return Context(
         protocol_given=expected_protocol is not None,
         margin=protocol.margin if protocol else None,
-        alpha_one_sided=protocol.alpha if protocol else None,
+        alpha_one_sided=_alpha(protocol, numbers),
         other_attempts=others,
         interrupted=sum(record.status == "interrupted" for record in bundle.processes or ()),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from validator.findings import Comparison, Numbers, Report, Validity
+from validator.report.extras import extra_tables
 from validator.report.facts import headline, level
 from validator.report.table import against, ascii_only, number, relation, table
 
@@ -21,6 +22,18 @@ LIMIT_OF_A_LOG = (
     "it cannot prove that the machine which wrote it was honest."
 )
 _AUTHOR = "The protocol was taken from the bundle, so margin and schedule are what its author says (--protocol FILE compares)."
+LIMITS_OF_THE_METHOD = (
+    "A mean over few processes says little of rare slow ones: below 40 pairs skewed process effects make the interval too",
+    "short, whatever the method. largest_ratio bounds the tail_quantile of all process ratios. The claim holds for this",
+    "machine, and rests on processes that are independent of each other.",
+)
+_SAYS = {
+    "more numbers": " (in no verdict, except those of a claim of equivalence)",
+    "sensitivity": " (pre-specified, always shown, in no verdict)",
+    "family: pooled": " (secondary, in no verdict)",
+    "family: members": " (p adjusted as the protocol says)",
+    "family: looks": " (the last one decided)",
+}
 _MOST_REASONS = 30
 
 
@@ -42,6 +55,7 @@ def _body(report: Report) -> Iterator[str]:
         yield from _comparisons(report.numbers)
         yield from _arms(report.numbers)
         yield from _controls(report.numbers)
+        yield from _more(report)
     yield from _listed("notes", list(report.notes))
     yield from _listed("not applicable", [f"{item.check}: {item.why}" for item in report.not_applicable])
     yield ""
@@ -51,6 +65,16 @@ def _body(report: Report) -> Iterator[str]:
     if others is not None:
         yield f"Other attempts known to this ledger: {others}. A fresh folder knows none."
     yield LIMIT_OF_A_LOG
+
+
+def _more(report: Report) -> Iterator[str]:
+    """Show diagnostics and everything that the protocol asked for beyond the default."""
+    for item in extra_tables(report):
+        yield ""
+        yield item.title + _SAYS.get(item.title, "")
+        yield from table(item.head, item.rows, left=item.text_columns)
+    yield ""
+    yield from LIMITS_OF_THE_METHOD
 
 
 def _listed(title: str, items: Sequence[str]) -> Iterator[str]:
