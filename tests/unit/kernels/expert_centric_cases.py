@@ -1,4 +1,4 @@
-"""The expert-centric arms in Triton's interpreter; test_expert_centric.py runs this file with TRITON_INTERPRET=1 in a process of its own."""
+"""The expert-centric arms in Triton's interpreter; test_expert_centric_interpreted.py runs this file with TRITON_INTERPRET=1 in a process of its own."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The expert-centric arms in Triton's interpreter (expert_centric_interpreted.py holds the tests). No GPU here."""
+"""The expert-centric arms in Triton's interpreter (expert_centric_cases.py holds the tests). No GPU here."""
 
 import importlib.util
 import os
@@ -14,7 +14,7 @@ if importlib.util.find_spec("triton") is None:
 
 def test_all_cases_in_the_interpreter():
     """In a process of its own: Triton decides when it is first imported whether it compiles or interprets."""
-    cases = Path(__file__).with_name("expert_centric_interpreted.py")
+    cases = Path(__file__).with_name("expert_centric_cases.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
