@@ -183,6 +183,69 @@ def calibrate(quick: bool, out: Path | None) -> None:
         sys.exit(1)
 
 
+@cli.group()
+def mechanism() -> None:
+    """Say which routes share a block, and which arithmetic their block gets."""
+
+
+_ROUTES = click.argument("routes", metavar="FILE.parquet", type=click.Path(path_type=Path))
+_EXPERTS = click.option("--experts", type=click.IntRange(min=1), required=True, help="Experts of the layer.")
+_BLOCK = click.option("--block", type=click.IntRange(min=1), required=True, help="Rows of a block.")
+_POINT = click.option("--point", metavar="ID", help="The point, where the file holds several.")
+
+
+@mechanism.command()
+@_ROUTES
+@_EXPERTS
+@_BLOCK
+@_POINT
+def membership(routes: Path, experts: int, block: int, point: str | None) -> None:
+    """Print the blocks of a routing, and whether native alignment can vary.
+
+    FILE.parquet has the columns token, slot and expert, as routing.parquet of a bundle; -1 is a route of another device.
+    """
+    from benchkit.mechanism.membership import describe_membership
+
+    for line in describe_membership(routes, experts=experts, block=block, point=point):
+        click.echo(line)
+
+
+@mechanism.command("schedule")
+@_ROUTES
+@_EXPERTS
+@_BLOCK
+@_POINT
+@click.option("--size-n", type=click.IntRange(min=1), required=True, help="Columns of the weight.")
+@click.option("--size-k", type=click.IntRange(min=1), required=True, help="Rows of the weight: the reduction.")
+@click.option("--group", type=int, default=128, show_default=True, help="Rows that share a scale; -1 for all.")
+@click.option("--gpu", metavar="NAME", help="What the op chooses by itself there: rtx-3090 or h200.")
+@click.option("--thread-k", type=click.IntRange(min=1), help="K rows of a tile.")
+@click.option("--thread-n", type=click.IntRange(min=1), help="Columns of a tile.")
+@click.option("--grid", type=click.IntRange(min=1), help="CUDA blocks of the launch.")
+def mechanism_schedule(
+    routes: Path,
+    experts: int,
+    block: int,
+    point: str | None,
+    size_n: int,
+    size_k: int,
+    group: int,
+    gpu: str | None,
+    thread_k: int | None,
+    thread_n: int | None,
+    grid: int | None,
+) -> None:
+    """Print Marlin's class of each block, and the swaps that change bits.
+
+    FILE.parquet has the columns token, slot and expert, as routing.parquet of a bundle. Give --gpu, or --thread-k, --thread-n and --grid.
+    """
+    from benchkit.mechanism.exchanges import Launch, describe_schedule
+
+    launch = Launch(size_n=size_n, size_k=size_k, group=group, gpu=gpu, thread_k=thread_k, thread_n=thread_n, grid=grid)
+    for line in describe_schedule(routes, launch, experts=experts, block=block, point=point):
+        click.echo(line)
+
+
 def _summary(run: Path) -> str:
     from benchkit.analysis.summary import summarise
 

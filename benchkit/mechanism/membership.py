@@ -1,0 +1,179 @@
+"""What a routing means for reproducibility: its blocks, the experts that exceed one, and whether native alignment can vary.
+
+Rules:
+1. Ids come from a Parquet file with the integer columns token, slot and expert (and point, where it holds several): routing.parquet of a bundle is one.
+2. Only experts with more routes than a block has rows can change their membership. The native op orders an expert's routes by atomics,
+   except where ``alignment.native_is_fixed``; there its order is known, if not the stable one.
+3. Modes at most = product over experts of n! / product over the expert's blocks of (routes in the block)!.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from benchkit.errors import DataError
+from benchkit.fixture.alignment import SKIPPED, Alignment, align, fingerprint, native_is_fixed, small_batch_plan
+
+_COLUMNS = ("token", "slot", "expert")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overflow:
+    """An expert whose routes fill more than one block: its blocks, ascending, and their routes in the alignment at hand."""
+
+    expert: int
+    blocks: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+
+    @property
+    def routes(self) -> int:
+        """Routes of the expert."""
+        return sum(map(len, self.members))
+
+    @property
+    def ways(self) -> int:
+        """Distinct ways to spread the routes over the blocks."""
+        ways = math.factorial(self.routes)
+        for members in self.members:
+            ways //= math.factorial(len(members))
+        return ways
+
+
+def overflows(alignment: Alignment) -> tuple[Overflow, ...]:
+    """The experts that exceed one block, ascending."""
+    blocks_of: dict[int, list[int]] = {}
+    for block, expert in enumerate(alignment.expert_ids.tolist()):
+        blocks_of.setdefault(expert, []).append(block)
+    return tuple(
+        Overflow(expert=expert, blocks=tuple(blocks), members=tuple(alignment.members(block) for block in blocks))
+        for expert, blocks in blocks_of.items()
+        if len(blocks) > 1
+    )
+
+
+def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
+    """Expert ids [tokens, top_k] of ``point``, or of the file's only point.
+
+    Raises DataError, naming the file, where it is no Parquet file, lacks a column, holds no integers there, or where not every
+    (token, slot) stands there once.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: expected a Parquet file with the columns {', '.join(_COLUMNS)}: {error}") from error
+    missing = [name for name in _COLUMNS if name not in table.column_names]
+    if missing:
+        found = ", ".join(table.column_names) or "none"
+        raise DataError(
+            f"{path}: expected the columns {', '.join(_COLUMNS)}, missing {', '.join(missing)}; found {found}"
+        )
+    for name in _COLUMNS:
+        column = table.column(name)
+        if not pa.types.is_integer(column.type) or column.null_count:
+            raise DataError(
+                f"{path}: {name}: expected integers without nulls, found {column.type}, {column.null_count} null(s)"
+            )
+    token, slot, expert = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
+    return _matrix(path, token, slot, expert)
+
+
+def align_file(path: Path, experts: int, block: int, point: str | None = None) -> tuple[NDArray[np.int64], Alignment]:
+    """Ids and stable alignment of a file; DataError, naming it, on ids out of range too."""
+    ids = read_ids(path, point)
+    try:
+        return ids, align(ids, experts, block)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def describe_membership(path: Path, *, experts: int, block: int, point: str | None = None) -> list[str]:
+    """The lines of ``benchkit mechanism membership``."""
+    ids, alignment = align_file(path, experts, block, point)
+    exceeding = overflows(alignment)
+    return [
+        *heading(path, ids, alignment, experts),
+        "",
+        "block  expert  routes (stable order)",
+        *(f"{j:>5}  {expert:>6}  {_listed(alignment.members(j))}" for j, expert in enumerate(alignment.expert_ids)),
+        "",
+        f"experts that exceed one block: {len(exceeding)}",
+        *(
+            f"  expert {one.expert}: {one.routes} routes in blocks {one.blocks[0]} to {one.blocks[-1]}"
+            for one in exceeding
+        ),
+        f"native alignment can vary: {_verdict(ids, experts, alignment, exceeding)}",
+        f"mode of the stable order: {fingerprint(alignment)}",
+    ]
+
+
+def heading(path: Path, ids: NDArray[np.int64], alignment: Alignment, experts: int) -> Iterator[str]:
+    """Two lines that say what was aligned."""
+    valid = int(alignment.plan.size)
+    rows = alignment.num_tokens_post_padded
+    tokens, top_k = ids.shape
+    yield (
+        f"{path}: {tokens} tokens x {top_k} = {alignment.routes} routes ({alignment.routes - valid} skipped), "
+        f"{experts} experts, blocks of {alignment.block} rows"
+    )
+    yield f"aligned rows {rows} ({rows - valid} of padding), blocks {alignment.blocks}, experts with routes {len(set(alignment.expert_ids.tolist()))}"
+
+
+def _verdict(ids: NDArray[np.int64], experts: int, alignment: Alignment, exceeding: tuple[Overflow, ...]) -> str:
+    if not exceeding:
+        return "no: no expert exceeds one block, so that every order gives the same mode"
+    if native_is_fixed(alignment.routes, experts):
+        native = align(ids, experts, alignment.block, small_batch_plan(ids, experts))
+        same = fingerprint(native) == fingerprint(alignment)
+        which = (
+            "it gives the stable mode" if same else f"it gives another mode than the stable one, {fingerprint(native)}"
+        )
+        return f"no: fewer than 1024 routes and at most 64 experts are ordered without atomics; {which}"
+    modes = math.prod(one.ways for one in exceeding)
+    shown = f"{modes}" if modes < 10**12 else f"about 10^{round(modes.bit_length() * math.log10(2))}"
+    return f"yes, between {shown} modes: at {alignment.routes} routes and {experts} experts the op orders an expert's routes by atomics"
+
+
+def _columns(table: pa.Table, path: Path, point: str | None) -> tuple[list[int], ...]:
+    columns = [table.column(name).to_pylist() for name in _COLUMNS]
+    if "point" not in table.column_names:
+        if point is not None:
+            raise DataError(f"{path}: expected a column point to look for {point} in, found none")
+        return tuple(columns)
+    points = table.column("point").to_pylist()
+    known = sorted(set(map(str, points)))
+    if point is None and len(known) > 1:
+        raise DataError(f"{path}: holds {len(known)} points, choose one with --point: {', '.join(known)}")
+    if point is not None and point not in known:
+        raise DataError(f"{path}: expected one of the points {', '.join(known) or '(none)'}, found {point}")
+    chosen = [index for index, name in enumerate(points) if point is None or str(name) == point]
+    return tuple([column[index] for index in chosen] for column in columns)
+
+
+def _matrix(
+    path: Path, token: NDArray[np.int64], slot: NDArray[np.int64], expert: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    if token.size == 0:
+        raise DataError(f"{path}: expected at least one route, found none")
+    if min(int(token.min()), int(slot.min())) < 0:
+        raise DataError(f"{path}: expected tokens and slots from 0, found {min(int(token.min()), int(slot.min()))}")
+    tokens, top_k = int(token.max()) + 1, int(slot.max()) + 1
+    if tokens * top_k != token.size:
+        raise DataError(
+            f"{path}: expected {tokens} tokens x {top_k} slots = {tokens * top_k} routes, found {token.size}"
+        )
+    routes = token * top_k + slot
+    if np.unique(routes).size != routes.size:
+        raise DataError(f"{path}: expected each (token, slot) once, found one twice")
+    ids = np.full(tokens * top_k, SKIPPED, dtype=np.int64)
+    ids[routes] = expert
+    return ids.reshape(tokens, top_k)
+
+
+def _listed(routes: tuple[int, ...]) -> str:
+    return " ".join(map(str, routes))
