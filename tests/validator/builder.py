@@ -212,10 +212,18 @@ def order(digest: str, protocol: Row, process: int) -> list[tuple[str, list[tupl
 
 
 def draft(
-    *, clock: str = "host", pairs: int = 5, alpha: float = 0.05, margin: str | float = "2%", duration: Duration = script
+    *,
+    clock: str = "host",
+    pairs: int = 5,
+    alpha: float = 0.05,
+    margin: str | float = "2%",
+    duration: Duration = script,
+    change: Callable[[Row], object] | None = None,
 ) -> Draft:
-    """A clean draft of a finished run."""
+    """A clean draft of a finished run; ``change`` edits its protocol before anything is planned."""
     protocol = document(clock=clock, pairs=pairs, alpha=alpha, margin=margin)
+    if change is not None:
+        change(protocol)
     tables: dict[str, list[Row]] = {name: [] for name in COLUMNS}
     line = {"run_id": RUN_ID, "protocol_digest": sha(rfc8785.dumps(protocol)), "status": None}
     ledger = [

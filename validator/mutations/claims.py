@@ -79,6 +79,28 @@ def verdict_edited(copy: WorkingCopy) -> None:
 
 
 @mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def skewness_edited(copy: WorkingCopy) -> None:
+    """A comparison calls its process ratios symmetric."""
+    _edit(copy, "comparisons", diagnostics=lambda found: {**found, "skewness": 0.0})
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def largest_ratio_left_out(copy: WorkingCopy) -> None:
+    """A comparison does not say how slow the candidate's worst process was."""
+    _edit(copy, "comparisons", diagnostics=lambda found: {k: v for k, v in found.items() if k != "largest_ratio"})
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
+def analysis_nobody_asked_for(copy: WorkingCopy) -> None:
+    """A comparison shows an analysis that the protocol did not name, because it came out well."""
+    fine = [{"method": "hodges-lehmann", "ratio": 0.9, "lower": 0.8, "upper": 0.95, "p_non_inferior": 0.001}]
+    analysis = copy.read_json("analysis.json")
+    named = "sensitivity" in analysis["comparisons"][0]
+    analysis["comparisons"][0]["sensitivity"] = [] if named else fine
+    copy.write_json("analysis.json", analysis)
+
+
+@mutation(Reason.CLAIM_MISMATCH, applies_to=CLAIMED)
 def gate_edited(copy: WorkingCopy) -> None:
     """A comparison hides its gates, or invents one."""
     _edit(copy, "comparisons", gates=lambda gates: [] if gates else [{"gate": "clocks", "detail": ""}])
