@@ -32,6 +32,7 @@ _SORT_WARPS = 8
 _WIDE_PART = 1024  # values of a program of gather and scatter
 _NARROW_PART = 256  # values of a program of silu and combine
 _PDL_CAPABILITY = (9, 0)
+_MAX_ELEMENTS = 2**31  # offsets within an expert are 32 bits wide
 
 
 Stage = Callable[[int], Any]  # the launch on a weight copy; returns what Triton compiled
@@ -56,6 +57,8 @@ def problem_of(inputs: MoeInputs, tiles: Tiles) -> str | None:
     if inputs.topk_ids.numel() > MAX_ROUTES:
         return f"needs at most {MAX_ROUTES} routes (this is a decode path), found {inputs.topk_ids.numel()}"
     weights = inputs.weights
+    if 2 * weights.intermediate * weights.hidden >= _MAX_ELEMENTS:
+        return f"needs w13 of an expert below 2^31 weights, found {2 * weights.intermediate * weights.hidden}"
     for name, gemm, rows, depth in (
         ("up", tiles.up, 2 * weights.intermediate, weights.hidden),
         ("down", tiles.down, weights.hidden, weights.intermediate),

@@ -225,6 +225,13 @@ def test_refusals(kernel, make, params, reason):
     assert answer.reason == reason
 
 
+def test_offsets_within_an_expert_have_32_bits(monkeypatch):
+    monkeypatch.setattr(expert_centric, "_MAX_ELEMENTS", 2 * 32 * 64)
+    answer = registry.prepare("moe_fused", layer(), PARAMS)
+    assert isinstance(answer, Support)
+    assert answer.reason == "needs w13 of an expert below 2^31 weights, found 4096"
+
+
 def test_refused_parameters():
     for name, value, text in [
         ("tile_m", 24, "expected a power of two, found 24"),
