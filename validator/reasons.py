@@ -57,6 +57,12 @@ class Reason(StrEnum):
         "a name leaves the bundle, is a link, or collides with another",
         "rebuild the bundle with plain, distinct file names",
     )
+    OVERSIZED = (
+        "OVERSIZED",
+        Stage.INTEGRITY,
+        "a member is larger, or unpacks to more, than the format allows",
+        "ask for the file as benchkit wrote it: no honest run comes near these limits",
+    )
     FILE_MISSING = (
         "FILE_MISSING",
         Stage.INTEGRITY,

@@ -1,4 +1,4 @@
-"""Writes the generated parts of README.md: the help of every command (``make readme``)."""
+"""Writes the generated parts of README.md: the help of every command, the reasons of the validator (``make readme``)."""
 
 import re
 import subprocess
@@ -24,11 +24,27 @@ def section() -> str:
     return "<!-- commands -->\n\n" + "\n\n".join(parts) + "\n\n<!-- end of commands -->"
 
 
+def reasons() -> str:
+    """The table of all reason codes: what each means, and what to do."""
+    from validator.reasons import Reason
+
+    rows = [f"| `{reason.value}` | {reason.meaning} | {reason.remedy} |" for reason in Reason]
+    return "\n".join(
+        ["<!-- reasons -->", "", "| code | means | what to do |", "|---|---|---|", *rows, "", "<!-- end of reasons -->"]
+    )
+
+
+def generated(text: str) -> str:
+    """The text of README.md with all generated parts as they must be."""
+    for name, part in (("commands", section()), ("reasons", reasons())):
+        pattern = rf"<!-- {name} -->(.*?<!-- end of {name} -->)?"
+        text = re.sub(pattern, lambda _, part=part: part, text, count=1, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
 def main() -> None:
-    """Replace the section in README.md."""
-    text = README.read_text("utf-8")
-    pattern = r"<!-- commands -->(.*?<!-- end of commands -->)?"
-    README.write_text(re.sub(pattern, lambda _: section(), text, count=1, flags=re.DOTALL), "utf-8")
+    """Replace the generated parts of README.md."""
+    README.write_text(generated(README.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

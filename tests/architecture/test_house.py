@@ -58,7 +58,9 @@ def test_help_loads_nothing_heavy_and_is_quick(package: str) -> None:
 
 
 def test_the_supervisor_loads_no_torch() -> None:
-    done = run("import sys\nimport benchkit.run.session, benchkit.run.survey, benchkit.run.locking\nprint('torch' in sys.modules)")
+    done = run(
+        "import sys\nimport benchkit.run.session, benchkit.run.survey, benchkit.run.locking\nprint('torch' in sys.modules)"
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -89,5 +91,13 @@ def test_readme_shows_the_help_of_every_command(tool: str) -> None:
     names = [line.split()[0] for line in lines if re.match(r"  \S", line)]
     assert names
     for name in names:
-        usage = run(f"import sys; sys.argv = [{tool!r}, {name!r}, '--help']\nfrom {tool}.cli import main\nmain()").stdout
+        usage = run(
+            f"import sys; sys.argv = [{tool!r}, {name!r}, '--help']\nfrom {tool}.cli import main\nmain()"
+        ).stdout
         assert usage.strip() in readme, f"README.md lacks the help of {tool} {name}: run make readme"
+
+
+def test_readme_lists_every_reason() -> None:
+    done = run("import sys; sys.path.insert(0, 'tests/architecture')\nimport readme; print(readme.reasons())")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in (ROOT / "README.md").read_text("utf-8"), "README.md lacks a reason: run make readme"

@@ -8,11 +8,13 @@ Rules:
    says ``failed_processes`` iff the last attempt of a process failed.
 """
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from validator.findings import Finding
 from validator.reading.bundle import REQUIRED, Bundle
+from validator.reading.folder import is_plain
 from validator.reading.records import ListedFile, Manifest
 from validator.reading.schema import TABLES
 from validator.reasons import Reason
@@ -46,15 +48,22 @@ def _unlisted(name: str) -> bool:
     return reserved and "/" not in name
 
 
+def _other_form(name: str, listed: set[str]) -> bool:
+    """Say whether a file is listed in another Unicode form, which is a finding of its own."""
+    form = unicodedata.normalize("NFC", name)
+    return any(unicodedata.normalize("NFC", item) == form for item in listed)
+
+
 def _names(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     listed = {item.name for item in manifest.files}
-    unsafe = {finding.where for finding in bundle.findings if finding.reason is Reason.UNSAFE_PATH}
+    odd = {name for name in (*listed, *bundle.files) if not is_plain(name)}
+    unsafe = odd | {finding.where for finding in bundle.findings if finding.reason is Reason.UNSAFE_PATH}
     needed = [*listed, *(name for name in REQUIRED if name not in listed and name != "protocol.lock")]
     for name in sorted(set(needed)):
         if name not in bundle.files and name not in unsafe:
             yield Finding(reason=Reason.FILE_MISSING, where=name, expected="a file", got="nothing")
     for name in sorted(bundle.files):
-        if name not in listed and not _unlisted(name):
+        if name not in listed and name not in unsafe and not _unlisted(name) and not _other_form(name, listed):
             yield Finding(reason=Reason.EXTRA_FILE, where=name, expected="no such file", got="a file")
 
 

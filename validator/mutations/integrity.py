@@ -1,9 +1,13 @@
 """Changes of the sealed files themselves: nothing is resealed, except where the seal itself would hide a broken ledger."""
 
+import os
 import shutil
+import unicodedata
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from validator.mutations.content import sha256
 from validator.mutations.mutation import collected, mutation, with_rows
 from validator.mutations.provenance import widen_margin
 from validator.mutations.timing import subject
@@ -59,6 +63,80 @@ def names_collide(copy: WorkingCopy) -> None:
     """The manifest lists two names that are one on a file system without case."""
     shutil.copyfile(copy.path("protocol.lock"), copy.path("PROTOCOL.lock"))
     _list_file(copy, "PROTOCOL.lock")
+
+
+@mutation(Reason.UNSAFE_PATH)
+def name_is_absolute(copy: WorkingCopy) -> None:
+    """The manifest lists a file by its place on the author's disk."""
+    _list_file(copy, str(copy.path("protocol.lock").resolve()))
+
+
+@mutation(Reason.UNSAFE_PATH)
+def name_is_a_device(copy: WorkingCopy) -> None:
+    """The manifest lists a name that is a device on Windows."""
+    _list_file(copy, "assets/aux.parquet")
+
+
+@mutation(Reason.UNSAFE_PATH)
+def listed_names_collide(copy: WorkingCopy) -> None:
+    """The manifest lists two names that are one without case; only one of them is in the folder."""
+    _list_file(copy, "Samples.parquet")
+
+
+@mutation(Reason.UNSAFE_PATH)
+def names_collide_in_unicode(copy: WorkingCopy) -> None:
+    """Two files have one accented name, one composed and one not."""
+    for form in ("NFC", "NFD"):
+        _add_file(copy, unicodedata.normalize(form, "d\u00e9code.cu"))
+
+
+@mutation(Reason.UNSAFE_PATH)
+def name_in_another_unicode_form(copy: WorkingCopy) -> None:
+    """The manifest lists a composed name, the folder holds the decomposed one."""
+    _add_file(copy, "d\u00e9code.cu")
+    copy.path("d\u00e9code.cu").rename(copy.path("de\u0301code.cu"))
+
+
+@mutation(Reason.UNSAFE_PATH)
+def folder_is_a_link(copy: WorkingCopy) -> None:
+    """A folder of the bundle is a link to one outside."""
+    (copy.root.parent / "elsewhere").mkdir()
+    copy.path("extras").symlink_to(copy.root.parent / "elsewhere")
+
+
+@mutation(Reason.UNSAFE_PATH)
+def file_is_a_pipe(copy: WorkingCopy) -> None:
+    """A member is a pipe, on which a reader would wait for ever."""
+    copy.path("protocol.lock").unlink()
+    os.mkfifo(copy.path("protocol.lock"))
+
+
+@mutation(Reason.OVERSIZED, reseal=True)
+def table_is_a_bomb(copy: WorkingCopy) -> None:
+    """samples.parquet is a few kilobytes that unpack to gigabytes of equal rows."""
+    part = pa.concat_tables([copy.table("samples").slice(0, 1)] * 1000).combine_chunks()
+    with pq.ParquetWriter(copy.path("samples.parquet"), part.schema, compression="zstd") as writer:
+        bulk = pa.concat_tables([part] * 50)
+        for _ in range(100):
+            writer.write_table(bulk, row_group_size=50_000)
+
+
+@mutation(Reason.OVERSIZED, reseal=True)
+def page_is_a_bomb(copy: WorkingCopy) -> None:
+    """One text in processes.parquet unpacks from a few kilobytes to 80 MB."""
+    copy.set_values("processes", [0], reason="0" * 80_000_000)
+
+
+@mutation(Reason.OVERSIZED)
+def lock_is_a_bomb(copy: WorkingCopy) -> None:
+    """protocol.lock is a sparse file of 64 MiB that takes no room on the disk."""
+    os.truncate(copy.path("protocol.lock"), 64 << 20)
+
+
+@mutation(Reason.OVERSIZED)
+def folders_without_end(copy: WorkingCopy) -> None:
+    """The bundle holds twenty folders in each other."""
+    copy.path("/".join(["deeper"] * 20)).mkdir(parents=True)
 
 
 @mutation(Reason.FILE_MISSING)
@@ -206,6 +284,13 @@ def _halve(copy: WorkingCopy, name: str) -> None:
 def _list_file(copy: WorkingCopy, name: str) -> None:
     manifest = copy.read_json("manifest.json")
     manifest["files"][name] = manifest["files"]["protocol.lock"]
+    copy.write_json("manifest.json", manifest)
+
+
+def _add_file(copy: WorkingCopy, name: str) -> None:
+    copy.path(name).write_bytes(b"// a kernel\n")
+    manifest = copy.read_json("manifest.json")
+    manifest["files"][name] = {"sha256": sha256(b"// a kernel\n"), "bytes": 12}
     copy.write_json("manifest.json", manifest)
 
 

@@ -6,15 +6,13 @@ Rules:
 3. A folder that cannot be listed, or a schema of another major, raises CouldNotCheckError.
 """
 
-import os
-import stat
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from validator.findings import CouldNotCheckError, Finding
-from validator.reading.canonical import file_sha256, read_small, sha256
+from validator.findings import Finding
+from validator.reading.canonical import sha256
+from validator.reading.folder import Folder
 from validator.reading.model import Protocol
 from validator.reading.plan import Plan, derive_plan
 from validator.reading.processes import ProcessRecord, read_processes
@@ -69,69 +67,9 @@ class Bundle:
         return {record.process: record for record in self.processes or () if record.analysed}
 
 
-class _Folder:
-    """The regular files of a folder, by POSIX name, with the findings that listing it gave."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.names: dict[str, int] = {}
-        self.findings: list[Finding] = []
-        if not root.is_dir():
-            raise CouldNotCheckError(f"{root}: expected the folder of a bundle, got {_what(root)}")
-        try:
-            self._scan(root, "")
-        except OSError as error:
-            raise CouldNotCheckError(f"{root}: cannot be listed ({error.strerror or error})") from error
-        seen: dict[str, str] = {}
-        for name in sorted(self.names):
-            other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
-            if other != name:
-                self.unsafe(name, "distinct names on every file system", f"a name that collides with {other}")
-
-    def unsafe(self, name: str, expected: str, got: str) -> None:
-        """Record an unsafe name."""
-        self.findings.append(Finding(reason=Reason.UNSAFE_PATH, where=name[:200], expected=expected, got=got))
-
-    def _scan(self, folder: Path, prefix: str) -> None:
-        for entry in sorted(os.scandir(folder), key=lambda item: item.name):
-            name = prefix + entry.name
-            info = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(info.st_mode):
-                self._scan(folder / entry.name, name + "/")
-            elif stat.S_ISREG(info.st_mode):
-                self.names[name] = info.st_size
-            else:
-                kind = "a link" if stat.S_ISLNK(info.st_mode) else "a special file"
-                self.unsafe(name, "a plain file", kind)
-
-    def read(self, name: str) -> bytes | None:
-        """Read a small member; None where it is absent or cannot be read."""
-        if name not in self.names:
-            return None
-        try:
-            return read_small(self.root / name)
-        except OSError as error:
-            self.unreadable(name, error.strerror or str(error))
-            return None
-
-    def unreadable(self, name: str, got: str, expected: str = "a readable file") -> None:
-        """Record an unreadable member."""
-        self.findings.append(Finding(reason=Reason.FILE_UNREADABLE, where=name, expected=expected, got=got[:300]))
-
-
-def _what(path: Path) -> str:
-    return "a file" if path.exists() else "nothing"
-
-
-def _is_plain(name: str) -> bool:
-    path = PurePosixPath(name)
-    plain = not any(ord(char) < 32 or char in '\\:*?"<>|' for char in name)
-    return plain and bool(name) and not path.is_absolute() and ".." not in path.parts and str(path) == name
-
-
 def open_bundle(root: Path) -> Bundle:
     """Read a bundle from a local folder."""
-    folder = _Folder(root)
+    folder = Folder(root)
     data = folder.read("manifest.json")
     manifest = _manifest(folder, data)
     files = _facts(folder, manifest)
@@ -166,7 +104,7 @@ def open_bundle(root: Path) -> Bundle:
     )
 
 
-def _manifest(folder: _Folder, data: bytes | None) -> Manifest | None:
+def _manifest(folder: Folder, data: bytes | None) -> Manifest | None:
     if data is None:
         finding = Finding(reason=Reason.MANIFEST_MISSING, where="manifest.json", expected="a file", got="nothing")
         folder.findings.append(finding)
@@ -188,20 +126,14 @@ def _manifest(folder: _Folder, data: bytes | None) -> Manifest | None:
     return None
 
 
-def _facts(folder: _Folder, manifest: Manifest | None) -> Mapping[str, FileFact]:
-    digests: dict[str, str] = {}
-    for listed in manifest.files if manifest else ():
-        if not _is_plain(listed.name):
-            folder.unsafe(listed.name, "a plain name inside the bundle", repr(listed.name)[:200])
-        elif listed.name in folder.names:
-            try:
-                digests[listed.name] = file_sha256(folder.root / listed.name)
-            except OSError as error:
-                folder.unreadable(listed.name, error.strerror or str(error))
+def _facts(folder: Folder, manifest: Manifest | None) -> Mapping[str, FileFact]:
+    listed = [item.name for item in manifest.files] if manifest else []
+    folder.check_listed(listed)
+    digests = {name: folder.digest(name) for name in listed}
     return {name: FileFact(bytes=size, sha256=digests.get(name)) for name, size in folder.names.items()}
 
 
-def _protocol(folder: _Folder) -> ProtocolRead | None:
+def _protocol(folder: Folder) -> ProtocolRead | None:
     data = folder.read("protocol.toml")
     if data is None:
         return None
@@ -217,7 +149,7 @@ def _protocol(folder: _Folder) -> ProtocolRead | None:
     return read
 
 
-def _lock(folder: _Folder) -> Lock | None:
+def _lock(folder: Folder) -> Lock | None:
     if "protocol.lock" not in folder.names:
         finding = Finding(reason=Reason.LOCK_MISSING, where="protocol.lock", expected="a file", got="nothing")
         folder.findings.append(finding)
@@ -233,6 +165,6 @@ def _lock(folder: _Folder) -> Lock | None:
     return None
 
 
-def _ledger(folder: _Folder) -> tuple[tuple[Entry, ...] | None, tuple[str, ...]]:
+def _ledger(folder: Folder) -> tuple[tuple[Entry, ...] | None, tuple[str, ...]]:
     data = folder.read("attempts.jsonl")
     return (None, ()) if data is None else read_ledger(data)

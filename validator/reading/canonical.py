@@ -16,7 +16,7 @@ import rfc8785
 from validator.findings import Json
 
 _HEX = re.compile(r"[0-9a-f]{64}\Z")
-_LARGEST_JSON = 256 * 1024 * 1024
+_LARGEST_TEXT = 32 * 1024 * 1024
 
 
 class StrictJsonError(ValueError):
@@ -77,7 +77,7 @@ def parse_object(data: bytes) -> dict[str, Json]:
 def read_small(path: Path) -> bytes:
     """Read a text file of a sane size."""
     size = path.stat().st_size
-    if size > _LARGEST_JSON:
+    if size > _LARGEST_TEXT:
         raise OSError(f"{size} bytes are too many for a text file")
     return path.read_bytes()
 

@@ -4,6 +4,8 @@ Rules:
 1. Strings become integer codes; rows are never Python objects, so ten million of them fit in memory.
 2. The content digest follows results/README.md; it exists only where columns, types and nulls are as the schema says.
 3. A file that pyarrow cannot read to its end is unreadable; page checksums are verified where they are present.
+4. What a file would unpack to is looked at before it is unpacked (``validator.reading.limits``); strings stay
+   dictionaries, so that a long string in many rows is held once.
 """
 
 import hashlib
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from validator.findings import Finding
 from validator.reading.canonical import digest_of
+from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_parquet, check_size
 from validator.reading.schema import TABLES, ColumnSchema
 from validator.reasons import Reason
 
@@ -133,7 +136,8 @@ class _Column:
         encoded = [b"\x00" if code < 0 else piece for code, piece in zip(table, encoded, strict=True)]
         starts = np.flatnonzero(np.diff(local, prepend=-1))
         lengths = np.diff(starts, append=len(local))
-        runs = zip(local[starts].tolist(), lengths.tolist(), strict=True)
+        runs = list(zip(local[starts].tolist(), lengths.tolist(), strict=True))
+        check_texts(self.schema.name, [len(piece) for piece in encoded], runs)
         self.hasher.update(b"".join([encoded[code] * length for code, length in runs]))
         self.pieces.append(codes)
 
@@ -171,13 +175,28 @@ def _narrow(values: NDArray[np.generic], schema: ColumnSchema) -> np.dtype[np.ge
 
 def read_table(path: Path, name: str) -> TableRead:
     """Read a table of a bundle; every problem becomes a finding."""
+    texts = [column.name for column in TABLES[name] if column.kind == "string"]
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True, memory_map=False) as file:
+        size = path.stat().st_size
+        check_size(f"{name}.parquet", size)
+        with pq.ParquetFile(path, page_checksum_verification=True, memory_map=False, read_dictionary=texts) as file:
+            check_parquet(file, str(path), name, size)
             return _read(file, name)
+    except OversizedError as error:
+        finding = Finding(reason=Reason.OVERSIZED, where=path.name, expected=error.expected, got=error.got)
     except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
         text = " ".join(str(error).split())[:200]
         finding = Finding(reason=Reason.FILE_UNREADABLE, where=path.name, expected="a Parquet file", got=text)
-        return TableRead(frame=None, content_sha256=None, rows=0, findings=(finding,))
+    return TableRead(frame=None, content_sha256=None, rows=0, findings=(finding,))
+
+
+def check_texts(column: str, lengths: list[int], runs: list[tuple[int, int]]) -> None:
+    """Refuse strings that are longer than any that a run writes, alone or in all rows of a batch together."""
+    if max(lengths) > TEXT_VALUE:
+        raise OversizedError(f"strings of at most {TEXT_VALUE} bytes", f"{max(lengths)} bytes in {column}")
+    total = sum(lengths[code] * count for code, count in runs)
+    if total > BATCH_TEXT:
+        raise OversizedError(f"at most {BATCH_TEXT} bytes in a batch of rows", f"{total} bytes in {column}")
 
 
 def _read(file: pq.ParquetFile, name: str) -> TableRead:
@@ -195,7 +214,7 @@ def _read(file: pq.ParquetFile, name: str) -> TableRead:
         if key.startswith(b"benchkit.")
     )
     if missing or broken or doubled:
-        _exhaust(file)
+        _exhaust(file, name)
         return TableRead(frame=None, content_sha256=None, rows=rows, findings=tuple(findings), footer=footer, bare=bare)
     columns = [_Column(schema=column) for column in TABLES[name]]
     start = 0
@@ -214,8 +233,15 @@ def _read(file: pq.ParquetFile, name: str) -> TableRead:
     return TableRead(frame=frame, content_sha256=digest, rows=start, findings=tuple(findings), footer=footer, bare=bare)
 
 
-def _exhaust(file: pq.ParquetFile) -> None:
-    for _ in file.iter_batches(batch_size=_BATCH):
+def _exhaust(file: pq.ParquetFile, name: str) -> None:
+    """Read the columns that are as the schema says, to see that they can be read."""
+    schema = file.schema_arrow
+    good = [
+        column.name
+        for column in TABLES[name]
+        if schema.names.count(column.name) == 1 and _plain(schema.field(column.name).type) == column.type
+    ]
+    for _ in file.iter_batches(batch_size=_BATCH, columns=good):
         pass
 
 
