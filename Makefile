@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check readme gpu-test
+.PHONY: setup demo test check readme deep gpu-test
 
 setup: .venv/.installed
 
@@ -27,6 +27,11 @@ check: setup
 
 readme: setup
 	$(BIN)/python tests/architecture/readme.py
+
+# not in CI: a hundred thousand inputs for every reader together, atheris, and mutants of the validator; results/deep/
+deep: setup
+	$(BIN)/python tests/deep/fuzz.py --inputs 100000 --atheris 60
+	$(BIN)/python tests/deep/mutants.py
 
 gpu-test:
 	python3 -m pytest -m gpu tests/gpu

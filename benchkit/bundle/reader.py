@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from benchkit.errors import BundleError
 from benchkit.protocol.lock import protocol_digest
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
+
+_LARGEST_MANIFEST = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +53,21 @@ def open_bundle(folder: Path) -> Bundle:
             f"{folder}: expected a sealed bundle, found no {MANIFEST}; give the folder that run-protocol printed"
         )
     try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise ValueError(f"{path.stat().st_size} bytes")
         manifest: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
         schema, files = manifest["schema"], dict(manifest["files"])
         run_id, digest = str(manifest["run_id"]), str(manifest["protocol_digest"])
         expected = {str(name): str(entry["sha256"]) for name, entry in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{path}: expected a manifest, found something else ({error})") from error
     if schema != MANIFEST_SCHEMA:
         raise BundleError(f'{path}: expected schema "{MANIFEST_SCHEMA}", found "{schema}"; use a newer benchkit')
     for name, sha256 in expected.items():
+        if not _is_plain(name):
+            raise BundleError(f"{path}: expected plain names inside the bundle, found {name!r:.100}; do not use it")
         member = folder / name
-        if not member.is_file() or file_sha256(member) != sha256:
+        if member.is_symlink() or not member.is_file() or file_sha256(member) != sha256:
             raise BundleError(
                 f"{member}: expected SHA-256 {sha256}, found another file or none; a sealed bundle is not edited"
             )
@@ -73,3 +79,10 @@ def open_bundle(folder: Path) -> Bundle:
     return Bundle(
         folder=folder, protocol=protocol, protocol_digest=digest, run_id=run_id, manifest_sha256=file_sha256(path)
     )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name of a manifest stays inside the bundle."""
+    path = PurePosixPath(name)
+    inside = bool(path.parts) and not path.is_absolute() and ".." not in path.parts and str(path) == name
+    return inside and name.isprintable() and "\\" not in name and ":" not in name
