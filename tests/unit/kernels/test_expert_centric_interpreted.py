@@ -16,7 +16,7 @@ def test_all_cases_in_the_interpreter():
     """In a process of its own: Triton decides when it is first imported whether it compiles or interprets."""
     cases = Path(__file__).with_name("expert_centric_cases.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(cases)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
