@@ -7,6 +7,7 @@ Rules:
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from validator.findings import Comparison, Report
 from validator.report.facts import TITLES, UNTRUSTED, clean, confidence, member_verdict, trusted
@@ -30,6 +31,7 @@ _ESCAPES = {
     "`": r"\textasciigrave{}",
     "'": r"\textquotesingle{}",
 }
+_LETTERS = 26
 _HEAD = "% needs \\usepackage{booktabs}, \\usepackage{textcomp} and \\usepackage[T1]{fontenc}"
 
 
@@ -45,38 +47,55 @@ def render_latex(reports: Sequence[Report]) -> str:
 
 def _table(report: Report, place: int) -> Iterator[str]:
     items = report.numbers.comparisons if report.numbers is not None else ()
+    notes = _notes(report, items)
     yield r"\begin{table}"
     yield r"  \centering"
+    yield r"  \setlength{\belowcaptionskip}{6pt}"
     yield rf"  \caption{{{_caption(report)}}}"
     yield rf"  \label{{tab:benchkit-{place}}}"
-    yield r"  \begin{tabular}{llrrrl}"
+    yield r"  \begin{tabular}{lrrrl}"
     yield r"    \toprule"
-    yield rf"    Operating point & Candidate / baseline & Ratio & {escape(confidence(report) or '-')} interval & Pairs & Verdict \\"
-    yield r"    \midrule"
-    for item in items:
-        yield "    " + " & ".join(_row(report, item)) + r" \\"
+    yield rf"    Operating point & Ratio & {escape(confidence(report) or '-')} interval & Pairs & Verdict \\"
+    for (candidate, baseline), group in groupby(items, key=lambda item: (item.candidate, item.baseline)):
+        yield r"    \midrule"
+        yield rf"    \multicolumn{{5}}{{l}}{{\emph{{{escape(candidate)} / {escape(baseline)}}}}} \\"
+        for item in group:
+            yield "    " + " & ".join(_row(report, item, notes)) + r" \\"
     if not items:
-        yield r"    \multicolumn{6}{l}{no verdict could be computed} \\"
+        yield r"    \midrule"
+        yield r"    \multicolumn{5}{l}{no verdict could be computed} \\"
     yield r"    \bottomrule"
+    for mark, text in notes.values():
+        yield rf"    \multicolumn{{5}}{{l}}{{\footnotesize $^{{{mark}}}$ {text}}} \\"
     yield r"  \end{tabular}"
     yield r"\end{table}"
 
 
-def _row(report: Report, item: Comparison) -> tuple[str, ...]:
+def _notes(report: Report, items: Sequence[Comparison]) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Give the notes below a table with their marks: a letter for each set of gates, a dagger for what is not valid."""
+    notes: dict[tuple[str, ...], tuple[str, str]] = {}
+    for item in items:
+        gates = tuple(gate.gate for gate in item.gates)
+        if gates and gates not in notes:
+            mark = chr(ord("a") + len(notes)) if len(notes) < _LETTERS else str(len(notes))
+            notes[gates] = (mark, f"gate: {escape(', '.join(gates))}")
+    if items and not trusted(report):
+        notes[()] = (r"\dagger", f"{UNTRUSTED}: the bundle is {escape(report.validity.value)}")
+    return notes
+
+
+def _row(report: Report, item: Comparison, notes: dict[tuple[str, ...], tuple[str, str]]) -> tuple[str, ...]:
     upper = r"\infty" if item.unbounded else against(item.upper, 1 + item.margin)
     interval = "--" if item.lower is None else f"$[{_math(against(item.lower, 1.0))},\\ {_math(upper)}]$"
-    words = escape(TITLES[member_verdict(report, item)])
-    if item.gates:
-        words += rf" (gate: {escape(', '.join(gate.gate for gate in item.gates))})"
-    words += "" if trusted(report) else f" ({UNTRUSTED})"
-    ratio = "--" if item.ratio is None else f"${_math(number(item.ratio, 5))}$"
+    gates = tuple(gate.gate for gate in item.gates)
+    marks = [notes[key][0] for key in dict.fromkeys((gates, ())) if key in notes]
+    mark = f"$^{{{','.join(marks)}}}$" if marks else ""
     return (
         escape(item.operating_point),
-        f"{escape(item.candidate)} / {escape(item.baseline)}",
-        ratio,
+        "--" if item.ratio is None else f"${_math(number(item.ratio, 5))}$",
         interval,
         str(item.pairs),
-        words,
+        escape(TITLES[member_verdict(report, item)]) + mark,
     )
 
 
