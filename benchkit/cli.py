@@ -123,6 +123,18 @@ def tune(protocol: Path, arms: tuple[str, ...], write: bool) -> None:
 
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@click.argument("url")
+def publish(run: Path, url: str) -> None:
+    """Send the sealed bundle RUN to URL (a folder, s3://...), manifest last; nothing is overwritten."""
+    from benchkit.bundle.publish import publish as publish_bundle
+
+    done = publish_bundle(run, url)
+    click.echo(f"published: {done.url} ({done.sent} files sent, {done.present} were there)")
+    click.echo(f"check it: validator report {done.url}")
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
 def analyse(run: Path) -> None:
     """Analyse the sealed bundle RUN again and write its analysis.json."""
     from benchkit.analysis.document import write_analysis

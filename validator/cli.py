@@ -10,6 +10,7 @@ Rules:
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def cli(context: click.Context) -> None:
 
 
 @cli.command("report")
-@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="How to show the report.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to a file instead.")
 @click.option("--require", type=click.Choice(["non-inferior", "superior"]), help="Exit 4 unless the family shows this.")
@@ -41,19 +42,22 @@ def cli(context: click.Context) -> None:
 @click.pass_context
 def report_command(
     context: click.Context,
-    bundles: tuple[Path, ...],
+    bundles: tuple[str, ...],
     form: str,
     output: Path | None,
     require: str | None,
     protocol: Path | None,
 ) -> None:
-    """Check bundles and report what holds."""
+    """Check bundles, in folders or by URL, and report what holds."""
     if protocol is not None and not protocol.is_file():
         raise click.UsageError(f"--protocol {protocol}: no such file")
     if form == "html":
         _need_pictures()
-    reports = [_checked(bundle, protocol) for bundle in bundles]
-    _write(_rendered(reports, bundles, form, colour=output is None), output, ascii_alone=form in ("text", "json"))
+    with ExitStack() as stack:
+        checked = [_checked(bundle, protocol, stack) for bundle in bundles]
+        reports, folders = [report for report, _ in checked], tuple(folder for _, folder in checked)
+        text = _rendered(reports, folders, form, colour=output is None)
+    _write(text, output, ascii_alone=form in ("text", "json"))
     context.exit(exit_code(reports, require))
 
 
@@ -103,10 +107,17 @@ def exit_code(reports: "list[Report]", require: str | None) -> int:
     return 0 if good else 4
 
 
-def _checked(bundle: Path, protocol: Path | None) -> "Report":
-    from validator.validate import validate
+def _checked(location: str, protocol: Path | None, stack: ExitStack) -> "tuple[Report, Path]":
+    """Check one bundle; a fetched one stays in its temporary folder until the stack is closed."""
+    from validator.findings import CouldNotCheckError
+    from validator.remote import fetched, named
+    from validator.validate import could_not_check, validate
 
-    return validate(bundle, expected_protocol=protocol)
+    try:
+        folder = stack.enter_context(fetched(location))
+    except CouldNotCheckError as error:
+        return named(could_not_check(Path(location), str(error)), location), Path(location)
+    return named(validate(folder, expected_protocol=protocol), location), folder
 
 
 def _need_pictures() -> None:

@@ -1,0 +1,113 @@
+"""``benchkit publish``: a sealed bundle to a place where others read it, by URL (results/README.md, "Sharing").
+
+Rules:
+1. The bundle goes to ``<URL>/<protocol id>/<run id>/``. Its own digests are checked before the first byte leaves.
+2. manifest.json goes last: a place without it is no bundle, so an interrupted upload is none. Publishing again goes on.
+3. Nothing is overwritten. A member that is there already stays if it has the same bytes, and is refused if it has others.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchkit.bundle.reader import open_bundle
+from benchkit.bundle.seal import ANALYSIS, MANIFEST
+from benchkit.errors import BenchkitError, DataError
+
+_PIECE = 1 << 20
+
+
+class PublishError(DataError):
+    """The place cannot be written, or holds something else under the same name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Where a bundle lies now, and how many of its members had to be sent."""
+
+    url: str
+    sent: int
+    present: int
+
+
+def publish(run: Path, url: str) -> Published:
+    """Send a sealed bundle to a URL.
+
+    Raises
+    ------
+    BundleError
+        The folder is no sealed bundle, or one of its files was changed.
+    PublishError
+        The place cannot be written, or another bundle is there.
+    """
+    bundle = open_bundle(run)
+    files, root = _place(url)
+    target = f"{root.rstrip('/')}/{bundle.protocol.id}/{bundle.run_id}"
+    sent = present = 0
+    for name in _members(run):
+        if _send(files, run / name, f"{target}/{name}"):
+            sent += 1
+        else:
+            present += 1
+    shown = f"{url.rstrip('/')}/{bundle.protocol.id}/{bundle.run_id}"
+    return Published(url=shown, sent=sent, present=present)
+
+
+def _members(run: Path) -> list[str]:
+    """All files in the order in which they are sent: claims and signatures before the manifest, which is last."""
+    names = sorted(path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file())
+    late = [name for name in names if name == ANALYSIS or name.endswith(".sig.json")]
+    early = [name for name in names if name not in late and name != MANIFEST and not name.startswith("report.")]
+    return [*early, *late, MANIFEST]
+
+
+def _place(url: str) -> tuple[Any, str]:
+    if "::" in url or url.startswith(("http://", "https://")):
+        raise PublishError(f"{url}: expected a folder or a store that can be written (s3://...), found a web address")
+    try:
+        from fsspec.core import url_to_fs
+
+        files, root = url_to_fs(url, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise PublishError(f"{url}: {error}; python -m pip install 'benchkit-ni[share]'") from error
+    return files, str(root)
+
+
+def _send(files: Any, source: Path, target: str) -> bool:
+    """Send one file; False where the same bytes lie there already."""
+    try:
+        if files.exists(target):
+            if _digest(files, target) == _digest(None, str(source)):
+                return False
+            raise PublishError(
+                f"{target}: expected nothing, found another file; published bundles are never overwritten"
+            )
+        files.makedirs(target.rpartition("/")[0], exist_ok=True)
+        _put(files, source, target)
+    except BenchkitError:
+        raise
+    except (OSError, ValueError) as error:
+        raise PublishError(f"{target}: cannot be written ({type(error).__name__}: {error})") from error
+    return True
+
+
+def _put(files: Any, source: Path, target: str) -> None:
+    """Write a file at once: a local one under another name and renamed, one in a store by a single put."""
+    if "file" not in (files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)):
+        files.put_file(str(source), target, mode="create")
+        return
+    part = Path(target).with_name(Path(target).name + ".part")
+    part.write_bytes(source.read_bytes())
+    try:
+        part.with_name(Path(target).name).hardlink_to(part)
+    finally:
+        part.unlink()
+
+
+def _digest(files: Any, path: str) -> str:
+    hasher = hashlib.sha256()
+    with open(path, "rb") if files is None else files.open(path, "rb") as stream:
+        while piece := stream.read(_PIECE):
+            hasher.update(piece)
+    return hasher.hexdigest()
