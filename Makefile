@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check readme deep gpu-test
+.PHONY: setup demo test check readme catalogue deep gpu-test
 
 setup: .venv/.installed
 
@@ -27,6 +27,9 @@ check: setup
 
 readme: setup
 	$(BIN)/python tests/architecture/readme.py
+
+catalogue: setup
+	$(BIN)/validator index results --output results/catalogue.parquet
 
 # not in CI: a hundred thousand inputs for every reader together, atheris, and mutants of the validator; results/deep/
 deep: setup

@@ -61,6 +61,35 @@ def report_command(
     context.exit(exit_code(reports, require))
 
 
+@cli.command("index")
+@click.argument("locations", metavar="LOCATION...", nargs=-1, required=True)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("catalogue.parquet"),
+    show_default=True,
+    help="The Parquet file to write.",
+)
+@click.pass_context
+def index_command(context: click.Context, locations: tuple[str, ...], output: Path) -> None:
+    """Check all bundles at LOCATIONs (folders, or the URLs of bundles) and write what holds as one Parquet file."""
+    from validator.catalogue import bundles_at, catalogue, write_catalogue
+    from validator.findings import Validity
+
+    found = [bundle for location in locations for bundle in bundles_at(location)]
+    if not found:
+        raise click.UsageError("no bundle at " + ", ".join(locations))
+    table, reports = catalogue(found, base=output.parent)
+    try:
+        write_catalogue(table, output)
+    except OSError as error:
+        raise click.UsageError(f"--output {output}: cannot be written ({error.strerror or error})") from error
+    for report in reports:
+        click.echo(ascii(f"{report.validity.value:<15}  {report.bundle.path}")[1:-1], err=True)
+    click.echo(f"{output}: {table.num_rows} rows of {len(reports)} bundles")
+    context.exit(3 if Validity.COULD_NOT_CHECK in [report.validity for report in reports] else 0)
+
+
 @cli.command("reasons")
 def reasons_command() -> None:
     """List every reason code: what it means, and what to do."""

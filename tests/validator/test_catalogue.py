@@ -1,0 +1,144 @@
+"""`validator index`: what stands in a catalogue, the queries that README shows, and the catalogue of results/."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import builder
+import pyarrow.parquet as pq
+import pytest
+
+from validator.catalogue import SCHEMA, bundles_at, catalogue
+from validator.validate import validate
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid bundle, a tampered one that claims to be superior, and none at all."""
+    root = tmp_path_factory.mktemp("shelf")
+    good = builder.draft().seal(root / "p" / "good")
+    bad = builder.draft()
+    bad.samples[-1]["duration_ns"] = 0
+    bad.seal(root / "p" / "bad")
+    (root / ".hidden").mkdir()
+    (root / ".hidden" / "manifest.json").write_text("{}")
+    assert good.exists()
+    return root
+
+
+def index(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "validator.cli", "index", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_index(shelf: Path) -> None:
+    done = index(shelf, "--output", shelf / "catalogue.parquet")
+    assert (done.returncode, done.stdout) == (0, f"{shelf}/catalogue.parquet: 3 rows of 2 bundles\n")
+    rows = pq.read_table(shelf / "catalogue.parquet").to_pylist()
+    assert [(row["location"], row["validity"], row["operating_point"]) for row in rows] == [
+        ("p/bad", "INVALID", None),
+        ("p/good", "VALID", "mib=1"),
+        ("p/good", "VALID", "mib=2"),
+    ]
+    assert (rows[0]["reasons"], rows[0]["ratio"], rows[0]["family_verdict"]) == ("NON_POSITIVE_DURATION", None, None)
+    own = validate(shelf / "p" / "good").numbers
+    assert own is not None
+    assert [row["ratio"] for row in rows[1:]] == [item.ratio for item in own.comparisons]
+    medians = {(arm.operating_point, arm.arm): arm.median_ns for arm in own.arms}
+    assert rows[1]["candidate_median_ns"] == medians["mib=1", "cand"]
+    assert rows[1]["manifest_sha256"] == builder.sha((shelf / "p" / "good" / "manifest.json").read_bytes())
+    assert (rows[1]["device"], rows[1]["cpu"], rows[1]["gpu"]) == ("host", "c", None)
+
+
+def test_places_without_a_bundle(shelf: Path, tmp_path: Path) -> None:
+    assert index(tmp_path).returncode == 2
+    assert index(tmp_path / "none", "--output", tmp_path / "c.parquet").returncode == 3
+    assert [row["validity"] for row in pq.read_table(tmp_path / "c.parquet").to_pylist()] == ["COULD_NOT_CHECK"]
+    assert index(shelf, "--output", tmp_path / "no" / "c.parquet").returncode == 2
+
+
+def code(language: str) -> list[str]:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    part = readme[readme.index("### Query them") : readme.index("## Limits")]
+    return re.findall(rf"```{language}\n(.*?)```", part, flags=re.DOTALL)
+
+
+def run_python(text: str, name: str) -> Any:
+    space: dict[str, Any] = {}
+    exec(text, space)
+    return space[name]
+
+
+def test_query_by_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(ROOT)
+    (query,) = code("sql")
+    found = duckdb.sql(query).fetchall()
+    assert ("copy-aa-h200", "NVIDIA H200", "non_inferior", 3) in found
+
+
+def test_query_by_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("polars")
+    monkeypatch.chdir(ROOT)
+    (text,) = [text for text in code("python") if "polars" in text]
+    found = run_python(text, "open_points")
+    assert found.columns == ["protocol_id", "operating_point", "candidate", "ratio", "upper", "verdict"]
+    assert "copy-aa-h200" not in found["protocol_id"].to_list()
+
+
+def test_query_by_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(ROOT)
+    (text,) = [text for text in code("python") if "pandas" in text]
+    found = run_python(text, "machines")
+    assert found.loc[("copy-aa-h200", "mib=200", "copy_again"), "count"] >= 1
+
+
+def test_the_catalogue_of_results_is_that_of_its_bundles() -> None:
+    table, _ = catalogue(bundles_at(str(RESULTS)), base=RESULTS)
+    stored = pq.read_table(RESULTS / "catalogue.parquet")
+    assert stored.schema.equals(SCHEMA)
+    close = [
+        {key: pytest.approx(value, rel=1e-9) if isinstance(value, float) else value for key, value in row.items()}
+        for row in stored.to_pylist()
+    ]
+    assert table.to_pylist() == close, "results/catalogue.parquet is not up to date: run make catalogue"
+
+
+def test_the_dataset_card() -> None:
+    yaml = pytest.importorskip("yaml")
+    text = (RESULTS / "README.md").read_text("utf-8")
+    assert text.startswith("---\n")
+    card = yaml.safe_load(text.split("---\n")[1])
+    names = [config["config_name"] for config in card["configs"]]
+    assert (card["license"], names) == ("apache-2.0", ["catalogue", "samples", "processes"])
+    for config in card["configs"]:
+        paths = [path for item in config["data_files"] for path in RESULTS.glob(item["path"])]
+        assert paths, config
+        schemas = {pq.read_schema(path).remove_metadata().to_string() for path in paths}
+        assert len(schemas) == 1, "load_dataset needs one schema"
+
+
+@pytest.mark.parametrize("engine", ["pyarrow", "pandas", "polars", "duckdb"])
+def test_e01_samples_are_integers_of_nanoseconds_everywhere(engine: str) -> None:
+    library = pytest.importorskip(engine)
+    path = next(RESULTS.glob("*/*/samples.parquet"))
+    expected = pq.read_table(path, columns=["duration_ns"]).column(0).to_pylist()
+    if engine == "pyarrow":
+        kind, values = str(pq.read_schema(path).field("duration_ns").type), expected
+    elif engine == "pandas":
+        series = library.read_parquet(path)["duration_ns"]
+        kind, values = str(series.dtype), series.tolist()
+    elif engine == "polars":
+        column = library.read_parquet(path)["duration_ns"]
+        kind, values = str(column.dtype), column.to_list()
+    else:
+        found = library.sql(f"SELECT duration_ns FROM '{path}'")
+        kind, values = str(found.types[0]), [row[0] for row in found.fetchall()]
+    assert kind.lower() in ("int64", "bigint")
+    assert values == expected
