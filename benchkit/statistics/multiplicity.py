@@ -108,7 +108,7 @@ def superiority_after_non_inferiority(
 
 
 def _from_top(scaled: FloatArray) -> FloatArray:
-    return np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1])
+    return np.asarray(np.minimum(1.0, np.minimum.accumulate(scaled[::-1])[::-1]), dtype=np.float64)
 
 
 def _restore(sorted_values: FloatArray, order: np.ndarray) -> tuple[float, ...]:

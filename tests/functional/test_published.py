@@ -18,7 +18,17 @@ def test_something_is_published() -> None:
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_published_bundle_is_valid(bundle: Path) -> None:
     protocol = ROOT / "protocols" / f"{bundle.parent.name}.toml"
-    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json", "--protocol", str(protocol)]
+    command = [
+        sys.executable,
+        "-m",
+        "validator.cli",
+        "report",
+        str(bundle),
+        "--format",
+        "json",
+        "--protocol",
+        str(protocol),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     report = json.loads(done.stdout)
     assert (done.returncode, report["validity"], report["reasons"]) == (0, "VALID", [])
