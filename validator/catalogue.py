@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from validator.findings import ArmSummary, Comparison, CouldNotCheckError, Report, Validity
-from validator.reading.bundle import open_bundle
+from validator.reading.bundle import Bundle, open_bundle
 from validator.reading.canonical import StrictJsonError, parse_object
 from validator.remote import fetched, is_url, named
 from validator.validate import could_not_check, validate
@@ -107,9 +107,21 @@ def _look(location: str) -> tuple[Report, dict[str, Any]]:
         return named(could_not_check(Path(location), str(error)), location), {}
 
 
-def _around(folder: Path) -> dict[str, Any]:
-    """Give the machine as the first process recorded it, and the manifest's digest."""
+def machine(folder: Path) -> tuple[str, float | None]:
+    """Name the machine of a bundle as its first process recorded it, and give the band of its protocol."""
     bundle = open_bundle(folder)
+    words = _surroundings(bundle)
+    names = [words[key] for key in ("gpu", "gpu_uuid", "cpu", "platform") if key in words]
+    band = bundle.protocol.statistics.reproduction_band if bundle.protocol else None
+    return ", ".join(names) or "an unknown machine", band
+
+
+def _around(folder: Path) -> dict[str, Any]:
+    return _surroundings(open_bundle(folder))
+
+
+def _surroundings(bundle: Bundle) -> dict[str, Any]:
+    """Give the machine as the first process recorded it, and the manifest's digest."""
     found: dict[str, Any] = {"manifest_sha256": bundle.manifest_sha256}
     known = [record.environment for record in bundle.processes or () if record.environment.known]
     if not known:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from validator.findings import Report, Validity
+    from validator.reproduction import Run
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 FORMATS = ("text", "json", "html", "markdown", "latex", "junit")
@@ -57,8 +60,44 @@ def report_command(
         checked = [_checked(bundle, protocol, stack) for bundle in bundles]
         reports, folders = [report for report, _ in checked], tuple(folder for _, folder in checked)
         text = _rendered(reports, folders, form, colour=output is None)
+        if form == "text" and len(reports) > 1:
+            text = "\n\n".join([text, *_beside(reports, folders)])
     _write(text, output, ascii_alone=form in ("text", "json"))
     context.exit(exit_code(reports, require))
+
+
+@cli.command("reproduce")
+@click.argument("published")
+@click.argument("repeats", metavar="REPEAT...", nargs=-1, required=True)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to show the answer.")
+@click.pass_context
+def reproduce_command(context: click.Context, published: str, repeats: tuple[str, ...], form: str) -> None:
+    """Compare REPEATs with the PUBLISHED run of the same protocol, by the band that the protocol locked.
+
+    Exit code 0 if every repeat reproduces it, 4 if one does not (or cannot be told), 1 if a bundle is invalid.
+    """
+    import json
+
+    from validator.findings import CouldNotCheckError
+    from validator.reproduction import Outcome, render_reproduction, reproduce
+
+    with ExitStack() as stack:
+        checked = [_checked(location, None, stack) for location in (published, *repeats)]
+        code = exit_code([report for report, _ in checked], None)
+        for report, _ in checked if code else ():
+            click.echo(ascii(f"{report.bundle.path}: {report.validity.value}")[1:-1], err=True)
+        if code:
+            context.exit(code)
+        first, *others = _runs(*zip(*checked, strict=True))
+        try:
+            found = [reproduce(first, other) for other in others]
+        except CouldNotCheckError as error:
+            click.echo(ascii(f"COULD_NOT_CHECK: {error}")[1:-1], err=True)
+            context.exit(3)
+    values = [item.as_json() for item in found]
+    texts = [render_reproduction(item) for item in found]
+    click.echo(json.dumps(values if len(values) > 1 else values[0], indent=2) if form == "json" else "\n\n".join(texts))
+    context.exit(0 if {item.outcome for item in found} == {Outcome.REPRODUCED} else 4)
 
 
 @cli.command("index")
@@ -147,6 +186,26 @@ def _checked(location: str, protocol: Path | None, stack: ExitStack) -> "tuple[R
     except CouldNotCheckError as error:
         return named(could_not_check(Path(location), str(error)), location), Path(location)
     return named(validate(folder, expected_protocol=protocol), location), folder
+
+
+def _runs(reports: "Sequence[Report]", folders: "Sequence[Path]") -> "list[Run]":
+    from validator.catalogue import machine
+    from validator.findings import Validity
+    from validator.reproduction import Run
+
+    known = [(r, f) for r, f in zip(reports, folders, strict=True) if r.validity is not Validity.COULD_NOT_CHECK]
+    return [Run(report=report, machine=name, band=band) for report, f in known for name, band in [machine(f)]]
+
+
+def _beside(reports: "list[Report]", folders: "Sequence[Path]") -> list[str]:
+    """Give what is said of several runs of one protocol together."""
+    from validator.reproduction import side_by_side
+
+    digests = [report.bundle.protocol_digest for report in reports]
+    if len(set(digests)) == len(digests):
+        return []
+    lines = list(side_by_side(_runs(reports, folders)))
+    return ["\n".join(lines)] if lines else []
 
 
 def _need_pictures() -> None:

@@ -192,6 +192,8 @@ class StatisticsRules:
         A claim about this quantile of each process, by this Hyndman-Fan type; None is the median.
     looks:
         Numbers of process pairs at which the claim is tested; empty is once, at the end.
+    reproduction_band:
+        How far another run's ratio may lie from this one's, either way, to be called the same; None is not locked.
     """
 
     alpha_one_sided: float
@@ -203,6 +205,7 @@ class StatisticsRules:
     quantile: float | None
     quantile_type: int | None
     looks: tuple[int, ...]
+    reproduction_band: float | None = None
 
     @property
     def family(self) -> str:

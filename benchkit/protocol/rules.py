@@ -43,6 +43,7 @@ def parse_statistics(table: Table) -> StatisticsRules:
         quantile=quantile,
         quantile_type=quantile_type,
         looks=_looks(table),
+        reproduction_band=table.margin("reproduction_band") if table.has("reproduction_band") else None,
     )
     table.close()
     return rules

@@ -108,6 +108,7 @@ class Statistics:
     quantile: float | None = None
     quantile_type: int = 7
     looks: tuple[int, ...] = ()
+    reproduction_band: float | None = None
 
     @property
     def family(self) -> str:

@@ -36,7 +36,7 @@ def read_statistics(fields: Fields) -> Statistics:
     quantile, kind = _quantile(fields, wanted=estimand == QUANTILES)
     result = Statistics(
         alpha=alpha,
-        margin=_margin(fields),
+        margin=_share(fields, "margin"),
         named_points=_named(fields, wanted=family == "named-points"),
         gatekeeping=superiority,
         pooled=pooled,
@@ -44,20 +44,21 @@ def read_statistics(fields: Fields) -> Statistics:
         quantile=quantile,
         quantile_type=kind,
         looks=_looks(fields) if fields.has("looks") else (),
+        reproduction_band=_share(fields, "reproduction_band") if fields.has("reproduction_band") else None,
     )
     fields.finish()
     return result
 
 
-def _margin(fields: Fields) -> float:
-    value = fields.raw("margin")
+def _share(fields: Fields, key: str) -> float:
+    value = fields.raw(key)
     margin = 0.0
     if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?%", value):
         margin = float(Decimal(value[:-1]) / 100)
     elif isinstance(value, float):
         margin = value
     if not 0 < margin < 1:
-        fields.wrong("margin", 'a share such as "2%" or 0.02', value)
+        fields.wrong(key, 'a share such as "2%" or 0.02', value)
         return 0.5
     return margin
 

@@ -162,3 +162,14 @@ def test_claims() -> None:
     assert caught.value.problems == (
         'comparison[0].claim: expected one of "non_inferior", "superior", "equivalent", "descriptive", found string \'equal\'',
     )
+
+
+@pytest.mark.parametrize(("text", "band"), [('"5%"', 0.05), ("0.05", 0.05)])
+def test_a_reproduction_band(text: str, band: float) -> None:
+    assert rules(more=f"reproduction_band = {text}\n").reproduction_band == band
+
+
+@pytest.mark.parametrize("text", ["5", '"0%"', "1.5", "true"])
+def test_a_reproduction_band_is_a_share(text: str) -> None:
+    with pytest.raises(ProtocolError, match=r"statistics.reproduction_band: expected a margin"):
+        rules(more=f"reproduction_band = {text}\n")
