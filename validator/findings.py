@@ -242,6 +242,48 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """The worst errors of an arm at a point against one truth."""
+
+    operating_point: str
+    arm: str
+    truth: str
+    min_cosine: float | None
+    max_abs_error: float | None
+    rel_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShare:
+    """A component's time, and its share of the sum of all components at the point."""
+
+    operating_point: str
+    arm: str
+    median_ns: float
+    percent_of_stages: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCap:
+    """How often the software power cap was active at a point, and the SM clocks that were seen."""
+
+    operating_point: str
+    percent_of_rows: float
+    least_sm_mhz: int
+    median_sm_mhz: float
+    most_sm_mhz: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supplement:
+    """What the tables say beyond the claims; in no verdict."""
+
+    accuracy: tuple[Accuracy, ...]
+    stages: tuple[StageShare, ...]
+    power_cap: tuple[PowerCap, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """Which bundle a report is about; ``None`` where that could not be read."""
 
@@ -274,6 +316,7 @@ class Report:
     not_applicable: tuple[NotApplicable, ...] = ()
     notes: tuple[str, ...] = ()
     numbers: Numbers | None = None
+    supplement: Supplement | None = None
     context: Context = Context()
 
     @property

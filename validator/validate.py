@@ -34,6 +34,7 @@ from validator.reading.rows import View, view
 from validator.reading.schema import TABLES
 from validator.reasons import Reason, Stage
 from validator.recompute.numbers import recompute
+from validator.recompute.supplement import supplement
 
 _NEEDS = {
     Stage.SCHEDULE: ("routing", "kernels", "correctness", "telemetry"),
@@ -65,7 +66,7 @@ def _report(bundle: Bundle, expected_protocol: Path | None) -> Report:
         check_schema(bundle),
     ]
     findings = list(bundle.findings)
-    numbers = None
+    numbers, beside = None, None
     not_checked = list(_blocked(bundle))
     blocked = {item.stage for item in not_checked}
     seen = _view(bundle)
@@ -74,7 +75,7 @@ def _report(bundle: Bundle, expected_protocol: Path | None) -> Report:
         outcomes.append(check_physics(seen, not_applicable))
         if Stage.RECOMPUTE not in blocked:
             result = recompute(seen)
-            numbers = result.numbers
+            numbers, beside = result.numbers, supplement(seen, result.numbers)
             findings.extend(result.findings)
     if bundle.analysis is None:
         not_applicable.append(NotApplicable(check="claims", why="no analysis.json: the verdict is the validator's own"))
@@ -93,6 +94,7 @@ def _report(bundle: Bundle, expected_protocol: Path | None) -> Report:
         not_applicable=tuple(not_applicable),
         notes=tuple(notes),
         numbers=numbers,
+        supplement=beside,
         context=_context(bundle, expected_protocol, numbers),
     )
 

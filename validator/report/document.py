@@ -15,7 +15,7 @@ SCHEMA = "validator.report/1"
 
 def document(report: Report) -> dict[str, Json]:
     """Give the JSON values of a report."""
-    numbers = report.numbers
+    numbers, beside = report.numbers, report.supplement
     listed = () if numbers is None else numbers
     return {
         "schema": SCHEMA,
@@ -31,6 +31,9 @@ def document(report: Report) -> dict[str, Json]:
         "controls": plain(listed and listed.controls),
         "arms": plain(listed and listed.arms),
         "family": plain(numbers and numbers.family),
+        "accuracy": plain(beside and beside.accuracy) or [],
+        "stages": plain(beside and beside.stages) or [],
+        "power_cap": plain(beside and beside.power_cap) or [],
     }
 
 

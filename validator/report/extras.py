@@ -15,6 +15,7 @@ from validator.report.table import number
 
 _FAMILY = ("claim", "verdict", "comparisons")
 _KEY = ("operating point", "comparison")
+_LAUNCHES = ("kernels", "scratch_bytes", "repeats", "distinct_outputs", "distinct_modes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,36 @@ def extra_tables(report: Report) -> list[Extra]:
         if name not in _FAMILY and isinstance(value, list):
             rows = [((), entry) for entry in value if isinstance(entry, dict)]
             tables += [_table(f"family: {name}", (), rows)] if rows else []
-    return tables
+    return tables + _beside(report)
+
+
+def _beside(report: Report) -> list[Extra]:
+    """Give what stands beside the claims: errors against several truths, launches, stages, and power where it was capped."""
+    found = report.supplement
+    if found is None or report.numbers is None:
+        return []
+    launched = [item for item in report.numbers.arms if item.kernels is not None or item.repeats is not None]
+    capped = found.power_cap if any(item.percent_of_rows for item in found.power_cap) else ()
+    several = found.accuracy if len({item.truth for item in found.accuracy}) > 1 else ()
+    lists: list[tuple[str, tuple[str, ...], Sequence[object]]] = [
+        ("launches and outputs", ("operating_point", "arm", *_LAUNCHES), launched),
+        ("accuracy against each truth", (), several),
+        ("stages", (), found.stages),
+        ("software power cap", (), capped),
+    ]
+    return [_objects(title, names, items) for title, names, items in lists if items]
+
+
+def _objects(title: str, names: Sequence[str], items: Sequence[object]) -> Extra:
+    rows = [value for value in map(plain, items) if isinstance(value, dict)]
+    head = tuple(names) or tuple(rows[0])
+    texts = sum(isinstance(rows[0][name], str) for name in head)
+    return Extra(
+        title=title,
+        head=tuple(name.replace("_", " ") for name in head),
+        rows=tuple(tuple(_shown(row[name]) for name in head) for row in rows),
+        text_columns=texts,
+    )
 
 
 def _key(item: Comparison) -> tuple[str, ...]:

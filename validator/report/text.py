@@ -33,6 +33,10 @@ _SAYS = {
     "family: pooled": " (secondary, in no verdict)",
     "family: members": " (p adjusted as the protocol says)",
     "family: looks": " (the last one decided)",
+    "launches and outputs": " (kernels of one call; scratch of the arm; outputs over all repeats and processes)",
+    "accuracy against each truth": " (worst over processes; as recorded)",
+    "stages": " (share of the sum of all stages at the point)",
+    "software power cap": " (throttle bit 0x4; no gate, but clocks below it explain lower rates)",
 }
 _MOST_REASONS = 30
 

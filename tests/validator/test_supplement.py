@@ -1,0 +1,51 @@
+"""What stands beside the claims, on a bundle that was really measured: errors against both truths, stages, the power cap."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, list[dict[str, object]]]:
+    """The JSON report of the published MXFP8 run."""
+    (bundle,) = (RESULTS / "warp-decode-literal-mxfp8-h200").glob("2*")
+    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+
+
+def relative_error(report: dict[str, list[dict[str, object]]], arm: str, truth: str) -> float:
+    """The recorded error of an arm at one token."""
+    (row,) = [
+        row
+        for row in report["accuracy"]
+        if (row["operating_point"], row["arm"], row["truth"]) == ("batch=1", arm, truth)
+    ]
+    return float(str(row["rel_error"]))
+
+
+def test_both_truths_stand_beside_each_other(report: dict[str, list[dict[str, object]]]) -> None:
+    stored = relative_error(report, "eight_stage", "stored") / relative_error(report, "literal", "stored")
+    original = relative_error(report, "eight_stage", "original") / relative_error(report, "literal", "original")
+    assert 15 < stored < 25  # activations through MXFP8 against bf16 rounding alone
+    assert 1.35 < original < 1.48  # the source's "1.4 times closer", against the weights before quantisation
+
+
+def test_stages_sum_to_the_whole(report: dict[str, list[dict[str, object]]]) -> None:
+    for point in ("batch=1", "batch=8", "batch=32"):
+        shares = [row for row in report["stages"] if row["operating_point"] == point]
+        assert [row["arm"] for row in shares] == [
+            f"stage_{name}" for name in ("sort", "pad", "gather", "up", "silu", "down", "scatter", "combine")
+        ]
+        assert sum(float(str(row["percent_of_stages"])) for row in shares) == pytest.approx(100)
+
+
+def test_the_power_cap_is_printed_and_no_gate(report: dict[str, list[dict[str, object]]]) -> None:
+    capped = {row["operating_point"]: float(str(row["percent_of_rows"])) for row in report["power_cap"]}
+    assert set(capped) == {f"batch={size}" for size in (1, 2, 4, 8, 16, 32, 64)}
+    assert 0 < max(capped.values()) <= 100
+    assert all(not row["gates"] for row in report["comparisons"] if row["operating_point"] == "batch=1")

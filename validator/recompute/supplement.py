@@ -1,0 +1,95 @@
+"""What the tables say beyond the claims: errors against every truth, what was launched, shares of stages, power and clocks.
+
+Rules:
+1. Nothing here enters a verdict, a gate or validity; nothing of it stands in analysis.json.
+2. Errors are the worst over the processes and stages of the analysed attempts; a number that is not finite is null.
+3. The share of a component is its median time over the sum of the medians of all components at the point.
+4. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from validator.findings import Accuracy, ArmSummary, Numbers, PowerCap, StageShare, Supplement
+from validator.reading.rows import View
+from validator.reading.tables import Frame
+
+_POWER_CAP = 0x4
+
+
+def supplement(view: View, numbers: Numbers) -> Supplement:
+    """Give all parts; empty where the bundle has no rows for them."""
+    return Supplement(
+        accuracy=tuple(_accuracy(view)),
+        stages=tuple(_stages(numbers.arms)),
+        power_cap=tuple(_power_cap(view)),
+    )
+
+
+def _accuracy(view: View) -> Iterator[Accuracy]:
+    frame = view.bundle.frame("correctness")
+    if frame is None:
+        return
+    analysed = {(record.process, record.attempt) for record, _ in view.records() if record.analysed}
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for row in range(frame.rows):
+        if frame.process(row) in analysed:
+            key = (frame.text("point", row), frame.text("arm", row), frame.text("truth", row))
+            rows.setdefault(key, []).append(row)
+    for point in view.protocol.points:
+        for arm in view.protocol.arms_at(point.id):
+            for (at, name, truth), found in rows.items():
+                if (at, name) == (point.id, arm.name):
+                    yield Accuracy(
+                        operating_point=at,
+                        arm=name,
+                        truth=truth,
+                        min_cosine=_worst(frame, "min_cosine", found, largest=False),
+                        max_abs_error=_worst(frame, "max_abs_error", found, largest=True),
+                        rel_error=_worst(frame, "rel_error", found, largest=True),
+                    )
+
+
+def _worst(frame: Frame, column: str, rows: list[int], *, largest: bool) -> float | None:
+    values = [frame.real(column, row) for row in rows]
+    if not all(math.isfinite(value) for value in values):
+        return None
+    return max(values) if largest else min(values)
+
+
+def _stages(arms: tuple[ArmSummary, ...]) -> Iterator[StageShare]:
+    components = [arm for arm in arms if arm.role == "component" and arm.median_ns is not None]
+    sums: dict[str, float] = {}
+    for arm in components:
+        sums[arm.operating_point] = sums.get(arm.operating_point, 0.0) + (arm.median_ns or 0.0)
+    for arm in components:
+        total = sums[arm.operating_point]
+        yield StageShare(
+            operating_point=arm.operating_point,
+            arm=arm.arm,
+            median_ns=arm.median_ns or 0.0,
+            percent_of_stages=100 * (arm.median_ns or 0.0) / total,
+        )
+
+
+def _power_cap(view: View) -> Iterator[PowerCap]:
+    frame = view.bundle.frame("telemetry")
+    if frame is None or not frame.rows:
+        return
+    points = view.rows.layout.points
+    place = frame.texts["point"].recoded(points)
+    timed = frame.numbers["block"].astype(np.int64) >= 0
+    capped = (frame.numbers["throttle_reasons"].astype(np.int64) & _POWER_CAP) != 0
+    clocks = frame.numbers["sm_clock_mhz"].astype(np.int64)
+    for index, point in enumerate(points):
+        here = timed & (place == index)
+        if here.any():
+            yield PowerCap(
+                operating_point=point,
+                percent_of_rows=100 * float(capped[here].mean()),
+                least_sm_mhz=int(clocks[here].min()),
+                median_sm_mhz=float(np.median(clocks[here])),
+                most_sm_mhz=int(clocks[here].max()),
+            )
