@@ -134,6 +134,17 @@ def publish(run: Path, url: str) -> None:
 
 
 @cli.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--key", type=click.Path(path_type=Path), required=True, help="Ed25519 private key, PEM or OpenSSH.")
+def sign(target: Path, key: Path) -> None:
+    """Sign manifest and lock of the bundle TARGET (or the file TARGET, as a lock); writes *.sig.json beside them."""
+    from benchkit.bundle.sign import sign as sign_files
+
+    for path in sign_files(target, key):
+        click.echo(f"signed: {path}")
+
+
+@cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def analyse(run: Path) -> None:
     """Analyse the sealed bundle RUN again and write its analysis.json."""

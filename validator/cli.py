@@ -42,6 +42,7 @@ def cli(context: click.Context) -> None:
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to a file instead.")
 @click.option("--require", type=click.Choice(["non-inferior", "superior"]), help="Exit 4 unless the family shows this.")
 @click.option("--protocol", type=click.Path(path_type=Path), help="The protocol that the bundle must have been run by.")
+@click.option("--signed-by", type=click.Path(path_type=Path), help="The public key (OpenSSH) that must have signed it.")
 @click.pass_context
 def report_command(
     context: click.Context,
@@ -50,14 +51,17 @@ def report_command(
     output: Path | None,
     require: str | None,
     protocol: Path | None,
+    signed_by: Path | None,
 ) -> None:
     """Check bundles, in folders or by URL, and report what holds."""
     if protocol is not None and not protocol.is_file():
         raise click.UsageError(f"--protocol {protocol}: no such file")
+    if signed_by is not None and not signed_by.is_file():
+        raise click.UsageError(f"--signed-by {signed_by}: no such file")
     if form == "html":
         _need_pictures()
     with ExitStack() as stack:
-        checked = [_checked(bundle, protocol, stack) for bundle in bundles]
+        checked = [_checked(bundle, protocol, stack, signed_by) for bundle in bundles]
         reports, folders = [report for report, _ in checked], tuple(folder for _, folder in checked)
         text = _rendered(reports, folders, form, colour=output is None)
         if form == "text" and len(reports) > 1:
@@ -175,7 +179,9 @@ def exit_code(reports: "list[Report]", require: str | None) -> int:
     return 0 if good else 4
 
 
-def _checked(location: str, protocol: Path | None, stack: ExitStack) -> "tuple[Report, Path]":
+def _checked(
+    location: str, protocol: Path | None, stack: ExitStack, signed_by: Path | None = None
+) -> "tuple[Report, Path]":
     """Check one bundle; a fetched one stays in its temporary folder until the stack is closed."""
     from validator.findings import CouldNotCheckError
     from validator.remote import fetched, named
@@ -185,7 +191,7 @@ def _checked(location: str, protocol: Path | None, stack: ExitStack) -> "tuple[R
         folder = stack.enter_context(fetched(location))
     except CouldNotCheckError as error:
         return named(could_not_check(Path(location), str(error)), location), Path(location)
-    return named(validate(folder, expected_protocol=protocol), location), folder
+    return named(validate(folder, expected_protocol=protocol, signed_by=signed_by), location), folder
 
 
 def _runs(reports: "Sequence[Report]", folders: "Sequence[Path]") -> "list[Run]":

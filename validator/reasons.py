@@ -99,6 +99,18 @@ class Reason(StrEnum):
         "the chain of attempts.jsonl does not verify, or lacks this run's start or end",
         "ask for the ledger as the run left it",
     )
+    SIGNATURE_INVALID = (
+        "SIGNATURE_INVALID",
+        Stage.INTEGRITY,
+        "a signature does not hold for the file that it stands beside",
+        "ask for the signature of these bytes, or remove it: an unsigned bundle may be valid",
+    )
+    SIGNER_NOT_THE_EXPECTED = (
+        "SIGNER_NOT_THE_EXPECTED",
+        Stage.INTEGRITY,
+        "manifest.json is not signed by the key given with --signed-by",
+        "ask whose key it is",
+    )
     # provenance: what was run is what was locked
     PROTOCOL_INVALID = (
         "PROTOCOL_INVALID",

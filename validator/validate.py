@@ -15,6 +15,7 @@ from validator.checks.physics import check_physics
 from validator.checks.provenance import check_provenance
 from validator.checks.schedule import check_schedule
 from validator.checks.schema import check_schema
+from validator.checks.signatures import check_signatures
 from validator.compare import check_claims
 from validator.findings import (
     Context,
@@ -44,10 +45,10 @@ _NEEDS = {
 }
 
 
-def validate(bundle: Path, *, expected_protocol: Path | None = None) -> Report:
+def validate(bundle: Path, *, expected_protocol: Path | None = None, signed_by: Path | None = None) -> Report:
     """Check a bundle in a local folder, and never raise for what is wrong with it."""
     try:
-        return _report(open_bundle(bundle), expected_protocol)
+        return _report(open_bundle(bundle), expected_protocol, signed_by)
     except CouldNotCheckError as error:
         return could_not_check(bundle, str(error))
 
@@ -58,10 +59,11 @@ def could_not_check(bundle: Path, why: str) -> Report:
     return Report(bundle=Identity(path=str(bundle)), validity=Validity.COULD_NOT_CHECK, not_checked=left, notes=(why,))
 
 
-def _report(bundle: Bundle, expected_protocol: Path | None) -> Report:
+def _report(bundle: Bundle, expected_protocol: Path | None, signed_by: Path | None) -> Report:
     not_applicable: list[NotApplicable] = []
     outcomes = [
         check_integrity(bundle),
+        check_signatures(bundle, signed_by),
         check_provenance(bundle, expected_protocol, not_applicable),
         check_schema(bundle),
     ]

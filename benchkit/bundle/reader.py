@@ -67,7 +67,7 @@ def open_bundle(folder: Path) -> Bundle:
         if not _is_plain(name):
             raise BundleError(f"{path}: expected plain names inside the bundle, found {name!r:.100}; do not use it")
         member = folder / name
-        if member.is_symlink() or not member.is_file() or file_sha256(member) != sha256:
+        if not _is_the_file(member, sha256):
             raise BundleError(
                 f"{member}: expected SHA-256 {sha256}, found another file or none; a sealed bundle is not edited"
             )
@@ -79,6 +79,14 @@ def open_bundle(folder: Path) -> Bundle:
     return Bundle(
         folder=folder, protocol=protocol, protocol_digest=digest, run_id=run_id, manifest_sha256=file_sha256(path)
     )
+
+
+def _is_the_file(member: Path, sha256: str) -> bool:
+    """Whether a member is a plain file with these bytes; one that cannot be read is not."""
+    try:
+        return not member.is_symlink() and member.is_file() and file_sha256(member) == sha256
+    except OSError:
+        return False
 
 
 def _is_plain(name: str) -> bool:

@@ -111,7 +111,7 @@ def read_lock(path: Path) -> Lock:
         )
     except OSError as error:
         raise LockError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise LockError(
             f"{path}: expected a lock file, found something else ({error}); lock the protocol again"
         ) from error

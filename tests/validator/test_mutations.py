@@ -18,6 +18,7 @@ SYNTHETIC = (Reason.SYNTHETIC,)
 BUNDLES = ("fake_bundle", "fake_cuda_bundle")
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
 NOT_IN_A_LOG = {
+    Reason.SIGNER_NOT_THE_EXPECTED: "needs a key from outside the bundle (--signed-by)",
     Reason.PROTOCOL_NOT_THE_EXPECTED: "needs a protocol from outside the bundle (--protocol)",
 }
 

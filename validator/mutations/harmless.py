@@ -8,9 +8,11 @@ import pyarrow.parquet as pq
 import pyarrow.types as types
 
 from validator.mutations.content import sha256
-from validator.mutations.mutation import Facts, collected, having, mutation
+from validator.mutations.mutation import Need, collected, having, mutation
 from validator.mutations.workspace import WorkingCopy
 from validator.reading.schema import TABLES
+
+_KEYS = (b"benchkit.schema", b"benchkit.protocol_digest", b"benchkit.run_id")
 
 
 @mutation(None)
@@ -63,11 +65,12 @@ def parquet_with_null_type(copy: WorkingCopy) -> None:
         copy.write_table(name, table)
 
 
-def _pandas(facts: Facts) -> str | None:
-    return None if importlib.util.find_spec("pandas") else "pandas is not installed"
+def _installed(library: str) -> Need:
+    """A library must be there to write the tables again."""
+    return lambda facts: None if importlib.util.find_spec(library) else f"{library} is not installed"
 
 
-@mutation(None, applies_to=_pandas)
+@mutation(None, applies_to=_installed("pandas"))
 def parquet_by_pandas(copy: WorkingCopy) -> None:
     """All tables are read and written again by pandas."""
     pandas = importlib.import_module("pandas")
@@ -75,6 +78,31 @@ def parquet_by_pandas(copy: WorkingCopy) -> None:
         path = copy.path(f"{name}.parquet")
         frame = pandas.read_parquet(path, engine="pyarrow")
         frame.to_parquet(path, engine="pyarrow", index=False)
+
+
+@mutation(None, applies_to=_installed("polars"))
+def parquet_by_polars(copy: WorkingCopy) -> None:
+    """All tables are read and written again by Polars."""
+    polars = importlib.import_module("polars")
+    for name in TABLES:
+        path = copy.path(f"{name}.parquet")
+        frame = polars.read_parquet(path.read_bytes())
+        frame.write_parquet(path)
+
+
+@mutation(None, applies_to=_installed("duckdb"))
+def parquet_by_duckdb(copy: WorkingCopy) -> None:
+    """All tables are read and written again by DuckDB, the footer keys kept."""
+    duckdb = importlib.import_module("duckdb")
+    with duckdb.connect() as connection:
+        for name in TABLES:
+            path, part = copy.path(f"{name}.parquet"), copy.path(f"{name}.part")
+            footer = copy.table(name).schema.metadata or {}
+            keys = ", ".join(f"'{key.decode()}': '{value.decode()}'" for key, value in footer.items() if key in _KEYS)
+            kept = f", KV_METADATA {{{keys}}}" if keys else ""
+            connection.read_parquet(str(path)).create_view("rows", replace=True)
+            connection.execute(f"COPY (SELECT * FROM rows) TO '{part}' (FORMAT parquet, COMPRESSION zstd{kept})")
+            part.replace(path)
 
 
 @mutation(None, reseal=True)
@@ -112,13 +140,6 @@ def reports_beside(copy: WorkingCopy) -> None:
     """Reports lie in the bundle."""
     for suffix in ("html", "md", "json", "txt"):
         copy.path(f"report.{suffix}").write_bytes(b"{}\n")
-
-
-@mutation(None)
-def signatures_beside(copy: WorkingCopy) -> None:
-    """Signatures lie in the bundle."""
-    for name in ("manifest.json", "analysis"):
-        copy.path(f"{name}.sig.json").write_bytes(b"{}\n")
 
 
 @mutation(None, reseal=True)

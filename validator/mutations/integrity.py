@@ -43,6 +43,12 @@ def manifest_with_key_twice(copy: WorkingCopy) -> None:
     copy.path("manifest.json").write_bytes(f'{head}{brace}"synthetic": false,{tail}'.encode())
 
 
+@mutation(Reason.SIGNATURE_INVALID)
+def signature_is_none(copy: WorkingCopy) -> None:
+    """What stands where a signature should be signs nothing."""
+    copy.path("manifest.json.sig.json").write_bytes(b"{}\n")
+
+
 @mutation(Reason.UNSAFE_PATH)
 def file_is_a_link(copy: WorkingCopy) -> None:
     """A file is replaced by a link to the same bytes outside the bundle."""

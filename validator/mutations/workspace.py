@@ -37,10 +37,12 @@ class WorkingCopy:
 
     @classmethod
     def of(cls, bundle: Path, root: Path) -> "WorkingCopy":
-        """Copy a bundle to ``root``, writable whatever the original's modes are."""
+        """Copy a bundle to ``root``, writable whatever the original's modes are, and without signatures, which a forger drops."""
         shutil.copytree(bundle, root, symlinks=True, copy_function=shutil.copyfile)
         for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
             folder.chmod(0o755)
+        for signature in root.glob("*.sig.json"):
+            signature.unlink()
         return cls(root=root)
 
     def path(self, name: str) -> Path:

@@ -32,3 +32,12 @@ def test_a_giant_manifest_is_refused(bundle_copy: Path) -> None:
     os.truncate(bundle_copy / "manifest.json", 1 << 40)
     with pytest.raises(BundleError, match="1099511627776 bytes"):
         open_bundle(bundle_copy)
+
+
+def test_a_name_that_no_file_can_have(bundle_copy: Path) -> None:
+    path = bundle_copy / "manifest.json"
+    document = json.loads(path.read_text())
+    document["files"]["x" * 300] = {"sha256": "0" * 64, "bytes": 1}
+    path.write_text(json.dumps(document))
+    with pytest.raises(BundleError, match="a sealed bundle is not edited"):
+        open_bundle(bundle_copy)

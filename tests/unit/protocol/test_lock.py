@@ -118,3 +118,12 @@ def test_a_damaged_lock_is_one_message(protocol: Path, text: str) -> None:
     protocol.with_suffix(".lock").write_text(text, "utf-8")
     with pytest.raises(LockError, match="lock the protocol again"):
         load_locked(protocol)
+
+
+@pytest.mark.parametrize("number", ["1e999", "[]", "null"])
+def test_a_lock_of_odd_numbers_is_one_message(protocol: Path, number: str) -> None:
+    made = lock(protocol, replace=False)
+    first = next(iter(made.bytes_by_point.values()))[0]
+    edit(protocol.with_suffix(".lock"), f'"unique_bytes": {first}', f'"unique_bytes": {number}')
+    with pytest.raises(LockError, match="lock the protocol again"):
+        load_locked(protocol)
