@@ -1,0 +1,98 @@
+"""Trials of tests/cases/trials.jsonl that no other file covers: the symptom of somebody's bug, and our answer."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import builder
+import pytest
+from builder import Draft
+
+from validator.findings import Report, Validity
+from validator.reasons import Reason as R
+from validator.validate import validate
+
+
+def timed(draft: Draft, arm: str, process: int) -> list[builder.Row]:
+    return [row for row in draft.samples if row["arm"] == arm and row["block"] >= 0 and row["process"] == process]
+
+
+def median(report: Report, point: str, arm: str) -> float | None:
+    assert report.numbers is not None
+    return next(a.median_ns for a in report.numbers.arms if (a.operating_point, a.arm) == (point, arm))
+
+
+def test_a07_one_huge_sample_is_kept_and_does_not_move_the_median(tmp_path: Path) -> None:
+    def duration(process: int, point: str, block: int, arm: str, sample: int) -> int:
+        spent = builder.script(process, point, block, arm, sample)
+        return 4_512_000_000 if (arm, block, sample) == ("cand", 0, 0) else spent
+
+    clean, first = (
+        validate(d.seal(tmp_path / n)) for n, d in (("a", builder.draft()), ("b", builder.draft(duration=duration)))
+    )
+    assert first.validity is Validity.VALID
+    shift = [median(first, point, "cand") / median(clean, point, "cand") for point in ("mib=1", "mib=2")]  # type: ignore[operator]
+    assert shift == pytest.approx([1, 1], rel=1e-3)
+    assert first.numbers is not None
+    assert clean.numbers is not None
+    assert [arm.samples for arm in first.numbers.arms] == [arm.samples for arm in clean.numbers.arms]
+
+
+def test_f04_the_first_three_rows_deleted(tmp_path: Path) -> None:
+    draft = builder.draft()
+    del draft.samples[:3]
+    assert validate(draft.seal(tmp_path / "b")).codes[0] in (R.WARMUP_COUNT, R.ARM_MISSING, R.ROWS_MISSING)
+
+
+@pytest.mark.parametrize(("imported", "codes"), [("1.25.0", [R.BUILD_MISMATCH] * 5), ("1.21.0+cu128", [])])
+def test_f06_the_imported_version_counts(tmp_path: Path, imported: str, codes: list[R]) -> None:
+    draft = builder.draft(clock="cuda-event")
+    draft.protocol["build"]["require"]["torch"] = "==1.21.0"
+    draft = builder.relock(_again(draft))
+    for row in draft.tables["processes"]:
+        value = json.loads(row["environment"])
+        value["packages"]["torch"] = {
+            "installed": "1.21.0",
+            "imported": imported,
+            "file": "elsewhere/torch/__init__.py",
+        }
+        row["environment"] = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        row["environment_sha256"] = builder.sha(row["environment"])
+    report = validate(draft.seal(tmp_path / "b"))
+    assert list(report.codes) == codes
+    if codes:
+        assert report.reasons[0].where == "process=0:torch"
+        assert "1.25.0" in report.reasons[0].got
+
+
+def _again(draft: Draft) -> Draft:
+    """Run a changed protocol: its digest decides the order of everything."""
+    for rows in draft.tables.values():
+        rows.clear()
+    for process in range(draft.protocol["schedule"]["process_pairs"]):
+        draft.tables["processes"].append(builder._process(draft.protocol, process))
+        draft.samples.extend(builder._samples(draft, process, builder.script))
+        builder._evidence(draft, process)
+    builder._routing(draft)
+    return draft
+
+
+def test_g01_cached_results_are_faster_than_the_memory(tmp_path: Path) -> None:
+    draft = builder.draft(clock="cuda-event")
+    for process in range(5):
+        for number, row in enumerate(timed(draft, "copy", process)):
+            row["duration_ns"] = 1_500_000 if number % 15 == 14 else 2
+    report = validate(draft.seal(tmp_path / "b"))
+    assert R.BELOW_FLOOR in report.codes
+    assert report.validity is Validity.INVALID
+
+
+@pytest.mark.parametrize("tool", ["benchkit", "validator"])
+def test_h01_help_is_asked_for_and_missing_arguments_are_usage(tool: str) -> None:
+    def run(*arguments: str) -> tuple[int, bool]:
+        done = subprocess.run([sys.executable, "-m", f"{tool}.cli", *arguments], capture_output=True, text=True)
+        return done.returncode, bool(done.stdout)
+
+    some = "lock" if tool == "benchkit" else "report"
+    assert [run(), run("--help"), run(some), run("nosuch")] == [(2, False), (0, True), (2, False), (2, False)]
