@@ -18,7 +18,8 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import WorkerOutcome, WorkResult
 
 ROOT = Path(__file__).parents[2]
-TESTS = "tests/validator/test_validator_reasons.py tests/validator/test_validator_statistics.py"
+FILES = [f"tests/validator/test_validator_{name}.py" for name in ("reasons", "statistics", "families", "sensitivity")]
+TESTS = " ".join([*FILES, "-k 'not scripted'"])
 CONFIG = """[cosmic-ray]
 module-path = ["validator/checks", "validator/recompute"]
 timeout = 120.0
