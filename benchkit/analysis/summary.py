@@ -16,7 +16,7 @@ from benchkit.bundle.reader import open_bundle
 from benchkit.protocol.model import Point
 from benchkit.statistics.bootstrap import bootstrap_key
 from benchkit.statistics.dependence import autocorrelation, effective_samples
-from benchkit.statistics.drift import drift
+from benchkit.statistics.drift import half_ratio, time_tau
 from benchkit.statistics.interval import exponential
 from benchkit.statistics.noninferiority import distinct
 from benchkit.statistics.sensitivity import CLAIMED, SensitivityRow, sensitivity
@@ -161,12 +161,11 @@ def _series(analysis: Analysis) -> Iterator[str]:
 def _arm_series(evidence: Evidence, point: Point, arm: str) -> Iterator[str]:
     taus, halves, lags, shares = [], [], [], []
     for process in evidence.completed[point.id]:
-        values = evidence.samples.duration_ns(process, point.id, arm)[:MOST_SERIES]
+        values = evidence.samples.duration_ns(process, point.id, arm)[:MOST_SERIES].astype(np.float64)
         if values.size < 4 or values.min() <= 0 or values.max() == values.min():
             continue
-        found = drift(values)
-        taus.append(found.tau or 0.0)
-        halves.append(found.half_ratio or 1.0)
+        taus.append(time_tau(values) or 0.0)
+        halves.append(half_ratio(values) or 1.0)
         lags.append(float(autocorrelation(values, max_lag=1)[1]))
         shares.append(effective_samples(values) / values.size)
     if taus:

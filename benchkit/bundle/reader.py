@@ -34,9 +34,15 @@ class Bundle:
         """A table of the bundle (some columns of it, where named)."""
         path = self.folder / f"{name}.parquet"
         try:
-            return pq.read_table(path, columns=list(columns) if columns else None, schema=table_schema(name))
-        except (OSError, pa.ArrowException) as error:
+            with pq.ParquetFile(path) as file:  # read_table would import pandas on the way
+                table = file.read(columns=list(columns) if columns else None)
+            return table.cast(_fields(table_schema(name), columns))
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise BundleError(f"{path}: expected table benchkit.{name}/1, found something else: {error}") from error
+
+
+def _fields(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
 def open_bundle(folder: Path) -> Bundle:

@@ -7,7 +7,8 @@ Rules:
 
 The script is TOML and every key is optional: ``clock_tick_ns``, ``l2_bytes``, ``jitter_ns`` (amplitude per call), ``pace_ms`` (real sleep per
 sample), ``[ns_per_call]`` arm or "arm@point" = ns, ``[process_ratio]`` arm = [factor per process], ``[throttle]`` point = reasons bit mask,
-``unsupported = ["arm@point"]``, ``wrong = ["arm"]`` (fails its correctness gate), ``[[fail]]`` process, after (samples), how = error | exit | hang.
+``unsupported = ["arm@point"]``, ``wrong = ["arm"]`` (fails its correctness gate), ``wrong_replay = ["arm"]`` (fails it after the graph's replay),
+``[[fail]]`` process, after (samples), how = error | exit | hang.
 """
 
 import hashlib
@@ -41,6 +42,7 @@ class FakeScript:
     throttle: Mapping[str, int] = field(default_factory=dict)
     unsupported: Sequence[str] = ()
     wrong: Sequence[str] = ()
+    wrong_replay: Sequence[str] = ()
     fail: Sequence[Mapping[str, Any]] = ()
 
 
@@ -82,6 +84,7 @@ class FakeDevice:
         self.now_ns = NS_PER_S
         self.samples = 0
         self._point = ""
+        self.replayed: set[str] = set()  # arms whose timer has run
 
     def timer(self, call: Callable[[int], None], *, calls: int, copies: int, with_delay: bool) -> "FakeTimer":
         """A timer with scripted durations; ``call`` is a ``FakeCall``."""
@@ -173,4 +176,5 @@ class FakeTimer:
 
     def run(self) -> None:
         """Advance the virtual clock by one sample."""
+        self._device.replayed.add(self._call.arm)
         self._device.now_ns += self._device.duration_ns(self._call, self._calls)

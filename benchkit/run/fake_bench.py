@@ -22,7 +22,8 @@ class FakeBench:
     def __init__(self, protocol: Protocol, script: FakeScript, *, process: int) -> None:
         self._protocol = protocol
         self._script = script
-        self.device: Device = FakeDevice(script, clock=protocol.timing.clock, process=process)
+        self._fake = FakeDevice(script, clock=protocol.timing.clock, process=process)
+        self.device: Device = self._fake
 
     def packages(self) -> Sequence[str]:
         """No package takes part."""
@@ -36,13 +37,17 @@ class FakeBench:
         """A call that names its arm; wrong or unsupported where the script says so."""
         if f"{arm.name}@{point.id}" in self._script.unsupported:
             return Support.no("the script says so")
-        output = _WRONG if arm.name in self._script.wrong else _RIGHT
+
+        def output() -> FloatArray:
+            replayed_wrong = arm.name in self._script.wrong_replay and arm.name in self._fake.replayed
+            return _WRONG if replayed_wrong or arm.name in self._script.wrong else _RIGHT
+
         return PreparedArm(
             call=FakeCall(arm=arm.name, of=arm.of or arm.name, point=point.id),
-            output=lambda: output,
+            output=output,
             poison=lambda: None,
             expected=lambda truth: _RIGHT,
-            output_bytes=output.tobytes,
+            output_bytes=lambda: output().tobytes(),
             scratch_bytes=0,
         )
 

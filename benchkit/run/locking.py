@@ -70,6 +70,16 @@ def _arm_problems(protocol: Protocol, arm: Arm) -> list[str]:
     return problems
 
 
+def source_problems(protocol: Protocol) -> list[str]:
+    """How the installed sources differ from ``[build.require.sources]``, one line an arm."""
+    found = arm_sources(protocol)
+    return [
+        f"sources.{arm}: expected {digest}, found {found.get(arm, 'no such arm')}; check out the sources that were locked"
+        for arm, digest in protocol.require.get("sources", {}).items()
+        if found.get(arm) != digest
+    ]
+
+
 def arm_sources(protocol: Protocol) -> dict[str, str]:
     """Source digest of every arm's kernel."""
     return {arm.name: registry.source_digest(arm.kernel) for arm in protocol.arms}

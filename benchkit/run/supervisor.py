@@ -28,6 +28,7 @@ from benchkit.protocol.lock import LockedProtocol, load_locked, lock_path, utc_n
 from benchkit.run import ledger
 from benchkit.run.collect import build_bundle
 from benchkit.run.folder import MAX_ATTEMPTS, Outcome, RunFolder, RunSettings
+from benchkit.run.locking import source_problems
 from benchkit.run.records import Header, read_end, read_header
 from benchkit.run.worker import run_identity
 
@@ -69,7 +70,10 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
         This machine does not satisfy ``[build.require]`` and the run is not exploratory.
     """
     planned = plan(locked)
-    problems = [] if request.script else machine_problems(locked.protocol.require, locked.protocol.timing.clock)
+    problems = []
+    if request.script is None:
+        rules = locked.protocol
+        problems = [*source_problems(rules), *machine_problems(rules.require, rules.timing.clock)]
     if problems and not request.exploratory:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise MachineError(f"{locked.path}: this machine cannot run the protocol\n{lines}")

@@ -9,7 +9,7 @@ from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
-from benchkit.run.locking import arm_sources, kernel_problems
+from benchkit.run.locking import arm_sources, kernel_problems, source_problems
 
 _START_S = 4.0  # imports, inputs and correctness of one process, roughly
 
@@ -36,7 +36,7 @@ def check_protocol(path: Path) -> list[str]:
     planned = plan(load_locked(path))
     lines.append(f"{lock_path(path)}: belongs to it, locked at {planned.locked.lock.locked_utc}")
     lines += [f"source digest of {arm}: {digest}" for arm, digest in arm_sources(protocol).items()]
-    found = machine_problems(protocol.require, protocol.timing.clock)
+    found = [*source_problems(protocol), *machine_problems(protocol.require, protocol.timing.clock)]
     if found:
         raise MachineError("\n".join([*lines, f"{path}: this machine cannot run it", *(f"  {line}" for line in found)]))
     lines.append("this machine can run it")

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from benchkit.statistics.estimand import finite, median, positive
+from benchkit.units import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,9 @@ class Drift:
     tau: float | None
     p_two_sided: float | None
     half_ratio: float | None
+
+
+_PAIRWISE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +49,37 @@ def drift(values: ArrayLike) -> Drift:
     Kendall, M. G. (1938), "A new measure of rank correlation", Biometrika 30, 81-93; Mann, H. B. (1945),
     "Nonparametric tests against trend", Econometrica 13, 245-259.
     """
-    from scipy.stats import kendalltau  # slow to import, and off the path of a verdict
-
     data = positive(values, name="values")
+    tau = time_tau(data)
+    if tau is None:
+        return Drift(tau=None, p_two_sided=None, half_ratio=half_ratio(data))
+    from scipy.stats import kendalltau  # slow to import, and needed for the p-value alone
+
+    pvalue = float(kendalltau(np.arange(data.size), data).pvalue)
+    return Drift(tau=tau, p_two_sided=pvalue, half_ratio=half_ratio(data))
+
+
+def half_ratio(data: FloatArray) -> float | None:
+    """Median of the second half over that of the first; None below two samples."""
     half = data.size // 2
-    ratio = median(data[data.size - half :]) / median(data[:half]) if half else None
-    if data.size < 2 or data.max() == data.min():
-        return Drift(tau=None, p_two_sided=None, half_ratio=ratio)
-    result = kendalltau(np.arange(data.size), data)
-    return Drift(tau=float(result.statistic), p_two_sided=float(result.pvalue), half_ratio=ratio)
+    return median(data[data.size - half :]) / median(data[:half]) if half else None
+
+
+def time_tau(data: FloatArray) -> float | None:
+    """Kendall's tau-b of samples against their order; None where all are equal or fewer than two.
+
+    Up to ``_PAIRWISE`` samples every pair is looked at; beyond, scipy.stats has the quicker way and the slow import.
+    """
+    count = data.size
+    if count < 2 or data.max() == data.min():
+        return None
+    if count > _PAIRWISE:
+        from scipy.stats import kendalltau
+
+        return float(kendalltau(np.arange(count), data).statistic)
+    signs = np.sign(data[np.newaxis, :] - data[:, np.newaxis])[np.triu_indices(count, 1)]
+    pairs, tied = signs.size, int(np.count_nonzero(signs == 0))
+    return float(signs.sum() / math.sqrt(pairs * (pairs - tied)))
 
 
 def changepoint(values: ArrayLike) -> Changepoint:

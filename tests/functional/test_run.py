@@ -127,6 +127,42 @@ def test_wrong_output_ends_the_process_before_any_timing(tmp_path: Path, run_ben
     assert {r["status"] for r in rows(bundle, "processes")} == {"failed"}
 
 
+def test_output_that_is_wrong_after_replay_alone_gives_no_timing(tmp_path: Path, run_benchkit: Run) -> None:
+    text = (DATA / "fake-cuda.toml").read_text("utf-8")
+    wrong = tmp_path / "script.toml"
+    wrong.write_text('wrong_replay = ["cand"]\n' + text, "utf-8")
+    done = run_benchkit("run-protocol", DATA / "cuda.toml", "--synthetic", wrong, "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "correctness (replay): cand at mib=" in done.stderr
+    (bundle,) = (tmp_path / "out" / "fake-cuda").glob("2*")
+    stages = {(r["arm"], r["stage"]) for r in rows(bundle, "correctness")}
+    assert ("cand", "eager") in stages
+    assert not [r for r in rows(bundle, "samples") if r["arm"] == "cand"]
+
+
+def test_false_source_digest_is_refused_before_anything_is_written(tmp_path: Path, run_benchkit: Run) -> None:
+    protocol = tmp_path / "host.toml"
+    text = PROTOCOL.read_text("utf-8")
+    extra = '[build.require.sources]\nbase = "' + "0" * 64 + '"\n\n[fixture]'
+    protocol.write_text(text.replace("[fixture]", extra, 1), "utf-8")
+    assert run_benchkit("lock", protocol).returncode == 0
+    for command in (["check", protocol], ["run-protocol", protocol, "--out", tmp_path / "out"]):
+        done = run_benchkit(*command)
+        assert done.returncode == 3
+        assert f"sources.base: expected {'0' * 64}, found " in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bug_of_ours_is_exit_70(run_benchkit: Run) -> None:
+    code = (
+        "import sys\nimport benchkit.run.survey as survey\nsurvey.list_protocols = lambda folder: 1 / 0\n"
+        "sys.argv = ['benchkit', 'protocols']\nimport benchkit.cli\nbenchkit.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 70
+    assert "this is a bug of benchkit; please report it" in done.stderr
+
+
 def test_unsupported_arm_makes_its_point_inconclusive(tmp_path: Path, run_benchkit: Run) -> None:
     lacking = script(tmp_path, 'unsupported = ["cand@batch=4"]')
     done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", lacking, "--out", tmp_path / "out")

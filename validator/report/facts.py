@@ -8,7 +8,7 @@ Rules:
 
 import shlex
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from validator.findings import Comparison, Json, Report, Validity, Verdict, plain
@@ -61,6 +61,19 @@ def tone(verdict: Verdict) -> str:
 def trusted(report: Report) -> bool:
     """Say whether the numbers of a report may be relied on."""
     return report.validity is Validity.VALID
+
+
+def spread(items: Sequence[Comparison]) -> str | None:
+    """Say what the intervals hide: the largest process ratio, the skewness, and what few pairs cannot rule out."""
+    largest = [item.diagnostics.largest_ratio for item in items if item.diagnostics.largest_ratio is not None]
+    if not largest:
+        return None
+    skews = [item.diagnostics.skewness for item in items if item.diagnostics.skewness is not None]
+    shape = f"skewness of the log ratios from {min(skews):.2f} to {max(skews):.2f}; " if skews else ""
+    return (
+        f"largest process ratio {max(largest):.4f}; {shape}"
+        "with few pairs and skewed process effects the t interval can be too narrow, and the claim holds for the device measured"
+    )
 
 
 def headline(report: Report) -> str:

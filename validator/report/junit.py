@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from validator.findings import Comparison, Report, Validity
-from validator.report.facts import UNTRUSTED, claim_shown, clean, command, headline, member_verdict, trusted
+from validator.report.facts import UNTRUSTED, claim_shown, clean, command, headline, member_verdict, spread, trusted
 from validator.report.table import against, number
 
 
@@ -85,7 +85,11 @@ def _comparison(report: Report, item: Comparison) -> ET.Element:
         f"verdict {verdict.value}; ratio {number(item.ratio)}, interval {against(item.lower, 1.0)} to {upper}, "
         f"limit {1 + item.margin:.12g}, {item.pairs} pairs"
     )
-    lines = [numbers, *(f"gate {gate.gate}: {gate.detail}" for gate in item.gates)]
+    lines = [
+        numbers,
+        spread([item]) or "no process ratios",
+        *(f"gate {gate.gate}: {gate.detail}" for gate in item.gates),
+    ]
     text = "\n".join(clean(line) for line in lines)
     if not trusted(report):
         message = f"the bundle is {report.validity.value}: {UNTRUSTED}"

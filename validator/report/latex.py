@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from validator.findings import Comparison, Report
-from validator.report.facts import TITLES, UNTRUSTED, clean, confidence, member_verdict, trusted
+from validator.report.facts import TITLES, UNTRUSTED, clean, confidence, member_verdict, spread, trusted
 from validator.report.table import against, number
 
 _ESCAPES = {
@@ -67,6 +67,9 @@ def _table(report: Report, place: int) -> Iterator[str]:
     yield r"    \bottomrule"
     for mark, text in notes.values():
         yield rf"    \multicolumn{{5}}{{l}}{{\footnotesize $^{{{mark}}}$ {text}}} \\"
+    hidden = spread(items)
+    if hidden is not None:
+        yield rf"    \multicolumn{{5}}{{p{{0.9\linewidth}}}}{{\footnotesize {escape(hidden[0].upper() + hidden[1:])}.}} \\"
     yield r"  \end{tabular}"
     yield r"\end{table}"
 

@@ -19,6 +19,7 @@ from validator.report.facts import (
     level,
     manifest_digest,
     member_verdict,
+    spread,
     tone,
     trusted,
 )
@@ -99,8 +100,7 @@ def _comparisons(report: Report, items: Sequence[Comparison]) -> Iterator[str]:
     if len(items) > _MOST_ROWS:
         yield ""
         yield f"and {len(items) - _MOST_ROWS} more comparisons"
-    sentence = level(report)
-    if sentence is not None:
+    for sentence in filter(None, (level(report), spread(items))):
         yield ""
         yield sentence[0].upper() + sentence[1:] + "."
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from validator.findings import Comparison, Numbers, Report, Validity
+from validator.reasons import Reason
 from validator.report.extras import extra_tables
 from validator.report.facts import headline, level
 from validator.report.table import against, ascii_only, number, relation, table
@@ -36,9 +37,14 @@ _SAYS = {
     "launches and outputs": " (kernels of one call; scratch of the arm; outputs over all repeats and processes)",
     "accuracy against each truth": " (worst over processes; as recorded)",
     "stages": " (share of the sum of all stages at the point)",
-    "software power cap": " (throttle bit 0x4; no gate, but clocks below it explain lower rates)",
+    "software power cap": " (throttle bit 0x4, and the SM clocks that were seen; no gate)",
 }
 _MOST_REASONS = 30
+_WITHHELD = (
+    "The numbers of an INVALID bundle are not shown: no median, ratio or rate of it is to be quoted "
+    "(--format json and html have them, marked)."
+)
+_SHOWN_ANYWAY = (Reason.SYNTHETIC, Reason.EXPLORATORY)
 
 
 def render_text(report: Report, paint: Paint) -> str:
@@ -54,7 +60,10 @@ def _body(report: Report) -> Iterator[str]:
     yield f"protocol  {bundle.protocol_id or '-'}  {bundle.protocol_digest or '-'}"
     yield f"run       {bundle.run_id or '-'}" + (f"  on {bundle.gpu}" if bundle.gpu else "")
     yield from _reasons(report)
-    if report.numbers is not None:
+    if report.numbers is not None and not believable(report):
+        yield ""
+        yield _WITHHELD
+    elif report.numbers is not None:
         yield from _level(report)
         yield from _comparisons(report.numbers)
         yield from _arms(report.numbers)
@@ -69,6 +78,11 @@ def _body(report: Report) -> Iterator[str]:
     if others is not None:
         yield f"Other attempts known to this ledger: {others}. A fresh folder knows none."
     yield LIMIT_OF_A_LOG
+
+
+def believable(report: Report) -> bool:
+    """Say whether the numbers follow from what was measured: valid, or stamped as no evidence and nothing else."""
+    return not report.not_checked and all(code in _SHOWN_ANYWAY for code in report.codes)
 
 
 def _more(report: Report) -> Iterator[str]:
