@@ -96,3 +96,38 @@ def test_h01_help_is_asked_for_and_missing_arguments_are_usage(tool: str) -> Non
 
     some = "lock" if tool == "benchkit" else "report"
     assert [run(), run("--help"), run(some), run("nosuch")] == [(2, False), (0, True), (2, False), (2, False)]
+
+
+# what mutants of the checks showed to be untested (results/deep/README.md)
+
+
+def test_a_process_with_one_kernel_more(tmp_path: Path) -> None:
+    draft = builder.draft(clock="cuda-event")
+    cell = {"process": 2, "point": "batch=4", "arm": "base"}
+    own = [i for i, row in enumerate(draft.tables["kernels"]) if cell.items() <= row.items()]
+    draft.tables["kernels"].insert(own[-1] + 1, draft.tables["kernels"][own[-1]] | {"position": len(own)})
+    count = len(own) + 1
+    (finding,) = validate(draft.seal(tmp_path / "b")).reasons
+    told = (finding.reason, finding.expected, finding.got)
+    assert told == (R.KERNEL_IDENTITY, f"{count - 1} kernels", f"{count} kernels")
+
+
+def test_a_process_that_says_nothing_of_its_kernels(tmp_path: Path) -> None:
+    draft = builder.draft(clock="cuda-event")
+    draft.tables["kernels"][:] = [row for row in draft.tables["kernels"] if row["process"] != 3]
+    report = validate(draft.seal(tmp_path / "b"))
+    assert set(report.codes) == {R.KERNEL_IDENTITY}
+    assert all(finding.where.startswith("process=3") for finding in report.reasons)
+
+
+def test_the_missing_arm_is_named(tmp_path: Path) -> None:
+    draft = builder.draft()
+    draft.samples[:] = [r for r in draft.samples if (r["process"], r["point"], r["arm"]) != (1, "mib=2", "same")]
+    found = validate(draft.seal(tmp_path / "b")).reasons
+    assert [item.where for item in found if item.reason is R.ARM_MISSING] == ["process=1 point=mib=2 arm=same"]
+
+
+def test_no_routing_of_a_point(tmp_path: Path) -> None:
+    draft = builder.draft(clock="cuda-event")
+    draft.tables["routing"][:] = [row for row in draft.tables["routing"] if row["point"] != "batch=4"]
+    assert R.ROUTING_MISMATCH in validate(draft.seal(tmp_path / "b")).codes
