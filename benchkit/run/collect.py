@@ -5,6 +5,7 @@ Rules:
 2. The ledger's end line is written before the manifest, which covers it; the rename that publishes the bundle is the last step.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from benchkit.protocol.model import Protocol
 from benchkit.run import ledger
 from benchkit.run.folder import Attempt, RunFolder, RunSettings
 from benchkit.run.records import read_rows
+
+_EMPTY_SHA256 = hashlib.sha256(b"{}").hexdigest()  # of the environment of a worker that could not say more
 
 
 def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: Callable[[Path], object]) -> Path:
@@ -102,7 +105,7 @@ def _parts(name: str, plan: Plan, attempts: Sequence[Attempt], folder: Path) -> 
 
 def _process_row(attempt: Attempt) -> list[Any]:
     outcome, header = attempt.outcome, attempt.header
-    known: list[Any] = ["{}", "", "", "", "", "", 0, 0, "{}", "[]", "{}"]
+    known: list[Any] = ["{}", _EMPTY_SHA256, "", "", "", "", 0, 0, "{}", "[]", "{}"]
     if header is not None:
         known = [
             header.environment,

@@ -6,6 +6,7 @@ Rules (results/README.md, "Processes that end badly"):
 3. A worker that finds another machine than the run needs ends the run, and its attempt is as if it had never been.
 """
 
+import fcntl
 import json
 import os
 import secrets
@@ -14,7 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -127,7 +129,7 @@ def execute(folder: RunFolder, planned: Plan, *, finish: Callable[[Path], object
 
     ``finish`` is called with the folder of the complete bundle before it gets its final name.
     """
-    with _Signals():
+    with _alone(folder), _Signals():
         for process in planned.processes:
             done = process.index * planned.samples_per_process
             _run_process(folder, planned, process.index, _Offset(progress, done))
@@ -140,6 +142,17 @@ def execute(folder: RunFolder, planned: Plan, *, finish: Callable[[Path], object
     ]
     folder.remove()
     return SealedRun(folder=final, failed=tuple(f"process {a.process}: {a.outcome.reason}" for a in failed))
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    """Hold the run's folder, so that it is not resumed twice at once."""
+    with (folder.root / "supervisor.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BundleError(f"{folder.root}: this run is going on in another process; wait for it") from error
+        yield
 
 
 def _note(folder: RunFolder, planned: Plan, event: str) -> None:

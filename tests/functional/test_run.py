@@ -244,6 +244,33 @@ def test_sigkill_in_a_worker_then_resume(tmp_path: Path, run_benchkit: Run, fake
     assert not list((out / "fake-host").glob(".*.partial"))
 
 
+def test_killed_before_the_worker_said_anything_then_resume(tmp_path: Path, run_benchkit: Run) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: list((out / "fake-host").glob(".*.partial/process-00000-attempt-0.started")) != [])
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    name = run_id(out)
+    (folder,) = (out / "fake-host").glob(".*.partial")
+    (folder / "process-00000-attempt-0.jsonl").unlink(missing_ok=True)  # so early that it wrote nothing
+    assert run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", name).returncode == 0
+    bundle = only_bundle(out)
+    first = rows(bundle, "processes")[0]
+    assert (first["status"], first["environment"]) == ("interrupted", "{}")
+    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    assert [reason["code"] for reason in report["reasons"]] == ["SYNTHETIC"]
+
+
+def test_a_run_is_not_resumed_twice_at_once(tmp_path: Path, run_benchkit: Run) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 0))
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
+    assert done.returncode == 2
+    assert "this run is going on in another process; wait for it" in done.stderr
+    assert run.wait(timeout=60) == 0
+    assert events(only_bundle(out))[0] == "start"
+
+
 def test_worker_dies_with_its_supervisor(tmp_path: Path) -> None:
     run, out = start_slow_run(tmp_path)
     wait_for(lambda: running(out, 0))

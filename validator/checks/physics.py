@@ -40,6 +40,8 @@ def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
         findings.extend(_injections(view, record, segment))
         if cuda:
             findings.extend(_blocked(view, record, segment))
+        else:
+            findings.extend(_host_durations(view, record, segment))
         findings.extend(_groups(view, record, segment))
     if not cuda:
         for check in ("stream blocked", "escaped work", "cold cache"):
@@ -94,6 +96,22 @@ def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[F
         got = f"start {start[row]}, end {end[row]}, post_sync {post[row]} ({_count(bad)})"
         where = _where("host_start_ns", segment, row, record)
         yield _finding(Reason.TIME_DISORDER, where, f"a start no earlier than the end before ({previous})", got)
+
+
+def _host_durations(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    """On the host clock a duration is no longer than the time from host_start_ns to host_end_ns."""
+    duration = view.rows.columns["duration_ns"][segment.rows].astype(np.int64, copy=False)
+    wall = view.rows.ints("host_end_ns", segment) - view.rows.ints("host_start_ns", segment)
+    bad = np.flatnonzero(duration > wall)
+    if len(bad):
+        row = int(bad[0])
+        where = _where("duration_ns", segment, row, record)
+        yield _finding(
+            Reason.TIME_DISORDER,
+            where,
+            f"at most {wall[row]} ns by the host times",
+            f"{duration[row]} ns ({_count(bad)})",
+        )
 
 
 def _injections(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:

@@ -37,6 +37,9 @@ def check_schedule(view: View, not_applicable: list[NotApplicable]) -> Outcome:
         findings.extend(check_telemetry(view, telemetry, not_applicable))
     if correctness is not None:
         findings.extend(_correctness(view, correctness))
+    repeats = bundle.frame("repeats")
+    if repeats is not None and view.protocol.repeats:
+        findings.extend(_repeats(view, repeats, view.protocol.repeats))
     return Outcome(findings=tuple(findings))
 
 
@@ -117,6 +120,12 @@ def _boundary(view: View) -> Iterator[Finding]:
         for what, expected, got in pairs:
             if expected != got:
                 yield _finding(Reason.BOUNDARY_MISMATCH, f"{record.name}:{what}", expected, got)
+        devices = ("cuda", "fake") if protocol.clock == "cuda-event" else ("host", "fake")
+        if record.environment.known and record.environment.device not in devices:
+            where, wanted = f"{record.name}:environment.device", " or ".join(devices)
+            yield _finding(
+                Reason.BOUNDARY_MISMATCH, where, f"{wanted} for clock {protocol.clock}", record.environment.device
+            )
 
 
 def _locked_bytes(view: View) -> Iterator[Finding]:
@@ -183,7 +192,8 @@ def _recorded(view: View, not_applicable: list[NotApplicable]) -> Frame | None:
 
 
 def _kernels(view: View, frame: Frame, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
-    if not frame.rows:
+    cuda = any(record.environment.device == "cuda" for record in view.bundle.processes or ())
+    if not frame.rows and not cuda:
         not_applicable.append(NotApplicable(check="kernel identity", why="no kernels were recorded"))
         return
     launches: dict[tuple[str, str], dict[tuple[int, int], list[tuple[object, ...]]]] = {}
@@ -203,11 +213,13 @@ def _kernels(view: View, frame: Frame, not_applicable: list[NotApplicable]) -> I
                 at = next((i for i, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), -1)
                 pair = (first[at], other[at]) if at >= 0 else (f"{len(first)} kernels", f"{len(other)} kernels")
                 yield _finding(Reason.KERNEL_IDENTITY, f"process={process} point={point} arm={arm}", *pair)
-    yield from _unsaid(view, launches)
+    yield from _unsaid(view, launches, everywhere=cuda)
 
 
-def _unsaid(view: View, launches: Mapping[tuple[str, str], Mapping[tuple[int, int], object]]) -> Iterator[Finding]:
-    """Find whole processes that timed an arm and say nothing of its kernels, where others do."""
+def _unsaid(
+    view: View, launches: Mapping[tuple[str, str], Mapping[tuple[int, int], object]], *, everywhere: bool
+) -> Iterator[Finding]:
+    """Find processes that timed an arm and say nothing of its kernels: where others do, and on a CUDA device always."""
     layout = view.rows.layout
     for record, segment in view.records():
         if record.status != "ok":
@@ -215,9 +227,27 @@ def _unsaid(view: View, launches: Mapping[tuple[str, str], Mapping[tuple[int, in
         for cell in view.rows.timed_cells(segment):
             at, number = divmod(cell, len(layout.arms))
             names = (layout.points[at], layout.arms[number])
-            if names in launches and (record.process, record.attempt) not in launches[names]:
+            expected = everywhere or names in launches
+            if expected and (record.process, record.attempt) not in launches.get(names, {}):
                 where = f"{record.name} point={names[0]} arm={names[1]}"
                 yield _finding(Reason.KERNEL_IDENTITY, where, "kernels as in the other processes", "none recorded")
+
+
+def _repeats(view: View, frame: Frame, locked: int) -> Iterator[Finding]:
+    """Every arm that was timed at a point has the locked repeats there, once each."""
+    layout = view.rows.layout
+    found: dict[tuple[int, int, str, str], list[int]] = {}
+    for row in range(frame.rows):
+        key = (*frame.process(row), frame.text("point", row), frame.text("arm", row))
+        found.setdefault(key, []).append(frame.integer("repeat", row))
+    for record, segment in view.records():
+        for cell in view.rows.timed_cells(segment) if record.analysed else ():
+            at, number = divmod(cell, len(layout.arms))
+            names = (layout.points[at], layout.arms[number])
+            got = found.get((record.process, record.attempt, *names), [])
+            if got != list(range(locked)):
+                where = f"repeats.parquet {record.name} point={names[0]} arm={names[1]}"
+                yield _finding(Reason.ROWS_MISSING, where, f"repeats 0 to {locked - 1}", f"{len(got)} rows: {got[:8]}")
 
 
 def _correctness(view: View, frame: Frame) -> Iterator[Finding]:

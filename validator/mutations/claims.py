@@ -177,7 +177,7 @@ def kernels_emptied(copy: WorkingCopy) -> None:
     copy.take("kernels", [])
 
 
-@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=all_of(CLAIMED, with_rows("repeats")))
+@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=all_of(CLAIMED, with_rows("repeats")))
 def repeats_emptied(copy: WorkingCopy) -> None:
     """Nothing is said about repeated outputs any more, everything resealed but the analysis."""
     copy.take("repeats", [])

@@ -5,7 +5,7 @@ Rules:
 2. JSON columns are strict JSON of the documented shape; anything else is SCHEMA_VALUE.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from validator.findings import Finding, Json
@@ -76,6 +76,8 @@ def read_processes(frame: Frame) -> tuple[tuple[ProcessRecord, ...], tuple[Findi
             text = frame.text(column, row)
             if text and parse_utc(text) is None:
                 findings.append(_wrong(row, column, "a UTC time", text))
+        if status == "ok":
+            findings.extend(_silent(frame, row))
         records.append(
             ProcessRecord(
                 row=row,
@@ -96,6 +98,19 @@ def read_processes(frame: Frame) -> tuple[tuple[ProcessRecord, ...], tuple[Findi
             )
         )
     return tuple(records), tuple(findings)
+
+
+def _silent(frame: Frame, row: int) -> Iterator[Finding]:
+    """Find what a worker that ended well does not say; only one that ended early may be silent."""
+    if frame.text("environment", row) == "{}":
+        yield _wrong(row, "environment", "the environment of an ok process", "{}")
+    for column in ("fixture_sha256", "clock", "launch", "event_order"):
+        if not frame.text(column, row):
+            yield _wrong(row, column, "a value in an ok process", "")
+    for column in ("clock_tick_ns", "l2_bytes"):
+        value = frame.integer(column, row)
+        if value < (1 if column == "clock_tick_ns" else 0):
+            yield _wrong(row, column, "a positive number" if column == "clock_tick_ns" else "no negative number", value)
 
 
 def _wrong(row: int, column: str, expected: str, got: object) -> Finding:
