@@ -188,7 +188,8 @@ def _run_process(folder: RunFolder, planned: Plan, process: int, progress: Progr
 def _run_attempt(folder: RunFolder, planned: Plan, process: int, attempt: int, progress: Progress) -> None:
     started = utc_now()
     folder.begin(process, attempt, started)
-    command = [sys.executable, "-m", "benchkit.run.worker", str(folder.root), str(process), str(attempt)]
+    place = [str(folder.root), str(process), str(attempt), str(os.getpid())]
+    command = [sys.executable, "-m", "benchkit.run.worker", *place]
     with folder.log_path(process, attempt).open("wb") as log:
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:

@@ -1,4 +1,4 @@
-"""One process pair, in a process of its own: ``python -m benchkit.run.worker FOLDER PROCESS ATTEMPT``.
+"""One process pair, in a process of its own: ``python -m benchkit.run.worker FOLDER PROCESS ATTEMPT SUPERVISOR_PID``.
 
 Order: environment -> inputs and support -> correctness of every arm at every point, before any timing -> per point: timers, one replay each (checked
 again where a graph is replayed), ramp, recorded warm-up, blocks of samples with telemetry around each arm's samples.
@@ -12,6 +12,7 @@ Rules:
 
 import ctypes
 import hashlib
+import os
 import signal
 import statistics
 import sys
@@ -260,10 +261,12 @@ def run_identity(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _die_with_parent() -> None:
-    """On Linux, have the kernel end this process when the supervisor dies."""
+def _die_with(supervisor: int) -> None:
+    """On Linux, have the kernel end this process when the supervisor dies; end now where it died before we could ask."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != supervisor:
+        sys.exit("the supervisor is gone")
 
 
 def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, process: int) -> Bench:
@@ -276,7 +279,7 @@ def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, pr
 
 def main(arguments: list[str]) -> int:
     """Run one attempt of one process; see the module's rules for the exit codes."""
-    _die_with_parent()
+    _die_with(int(arguments[3]))
     folder, process, attempt = RunFolder(Path(arguments[0])), int(arguments[1]), int(arguments[2])
     settings = folder.settings()
     locked = load_locked(folder.protocol_path)

@@ -249,6 +249,7 @@ def test_killed_before_the_worker_said_anything_then_resume(tmp_path: Path, run_
     wait_for(lambda: list((out / "fake-host").glob(".*.partial/process-00000-attempt-0.started")) != [])
     run.send_signal(signal.SIGKILL)
     run.wait()
+    time.sleep(0.5)  # until the worker is gone, too
     name = run_id(out)
     (folder,) = (out / "fake-host").glob(".*.partial")
     (folder / "process-00000-attempt-0.jsonl").unlink(missing_ok=True)  # so early that it wrote nothing
