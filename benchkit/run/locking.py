@@ -6,7 +6,15 @@ from benchkit.errors import ProtocolError
 from benchkit.fixture.traffic import asset_path, point_traffic, routing_at
 from benchkit.kernels import registry
 from benchkit.plan import plan_digest, schedule
-from benchkit.protocol.lock import Lock, make_lock, protocol_digest, write_lock
+from benchkit.protocol.lock import (
+    Lock,
+    LockedProtocol,
+    load_locked,
+    lock_path,
+    make_lock,
+    protocol_digest,
+    write_lock,
+)
 from benchkit.protocol.model import Arm, MoeFixture, Protocol, Role
 from benchkit.protocol.parse import read_protocol
 
@@ -27,11 +35,21 @@ def lock(path: Path, *, replace: bool) -> Lock:
         raise ProtocolError(problems, str(path))
     for asset in protocol.assets:
         asset_path(protocol, asset, path.parent)
+    return write_lock(path, _made(protocol, path), replace=replace)
+
+
+def preview(path: Path) -> LockedProtocol:
+    """The protocol with the lock beside it, or, where none is there yet, with the lock that ``lock`` would write; nothing is written."""
+    if lock_path(path).exists():
+        return load_locked(path)
+    protocol = read_protocol(path)
+    return LockedProtocol(path=path, protocol=protocol, lock=_made(protocol, path))
+
+
+def _made(protocol: Protocol, path: Path) -> Lock:
     digest = plan_digest(schedule(protocol, protocol_digest(protocol)))
-    made = make_lock(
-        protocol, plan_digest=digest, bytes_by_point=bytes_by_point(protocol, path.parent), folder=path.resolve().parent
-    )
-    return write_lock(path, made, replace=replace)
+    traffic = bytes_by_point(protocol, path.parent)
+    return make_lock(protocol, plan_digest=digest, bytes_by_point=traffic, folder=path.resolve().parent)
 
 
 def bytes_by_point(protocol: Protocol, folder: Path) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,7 @@ from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
-from benchkit.run.locking import arm_sources, kernel_problems, source_problems
+from benchkit.run.locking import arm_sources, kernel_problems, preview, source_problems
 
 _START_S = 4.0  # imports, inputs and correctness of one process, roughly
 
@@ -33,8 +33,11 @@ def check_protocol(path: Path) -> list[str]:
     for point in protocol.points:
         routing_at(protocol, point, path.parent)
     lines = [f"{path}: {protocol.id}: {len(protocol.arms)} arms at {len(protocol.points)} points, no problem found"]
-    planned = plan(load_locked(path))
-    lines.append(f"{lock_path(path)}: belongs to it, locked at {planned.locked.lock.locked_utc}")
+    planned = plan(preview(path))
+    if lock_path(path).exists():
+        lines.append(f"{lock_path(path)}: belongs to it, locked at {planned.locked.lock.locked_utc}")
+    else:
+        lines.append(f"{path}: not locked yet; when it says what you mean: benchkit lock {path}")
     lines += [f"source digest of {arm}: {digest}" for arm, digest in arm_sources(protocol).items()]
     found = [*source_problems(protocol), *machine_problems(protocol.require, protocol.timing.clock)]
     if found:
@@ -45,7 +48,7 @@ def check_protocol(path: Path) -> list[str]:
 
 def describe_plan(path: Path, process: int) -> list[str]:
     """The order of one process, and the size of the whole run."""
-    planned = plan(load_locked(path))
+    planned = plan(preview(path))
     if process >= len(planned.processes):
         raise DataError(f"--process {process}: the plan has processes 0 to {len(planned.processes) - 1}")
     protocol = planned.protocol

@@ -181,7 +181,12 @@ def start(arguments: list[str], errors: Path) -> "subprocess.Popen[bytes]":
     """Start ``benchkit run-protocol`` on the host protocol; its stderr goes to a file."""
     command = [sys.executable, "-m", "benchkit.cli", "run-protocol", str(PROTOCOL), *arguments]
     with errors.open("wb") as file:
-        return subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL, preexec_fn=_default_sigint)  # noqa: PLW1509
+
+
+def _default_sigint() -> None:
+    """A shell that starts tests in the background ignores SIGINT, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start_slow_run(tmp_path: Path) -> tuple["subprocess.Popen[bytes]", Path]:
@@ -380,6 +385,17 @@ def test_edited_ledger_stops_the_run(tmp_path: Path, run_benchkit: Run, fake_bun
     done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", DATA / "fake-host.toml", "--out", tmp_path)
     assert done.returncode == 2
     assert "does not continue the chain" in done.stderr
+
+
+def test_a_draft_can_be_checked_and_planned(tmp_path: Path, run_benchkit: Run) -> None:
+    protocol = tmp_path / "draft.toml"
+    shutil.copyfile(PROTOCOL, protocol)
+    checked = run_benchkit("check", protocol)
+    assert (checked.returncode, "not locked yet" in checked.stdout) == (0, True)
+    planned = run_benchkit("plan", protocol)
+    assert planned.returncode == 0
+    assert run_benchkit("plan", PROTOCOL).stdout == planned.stdout
+    assert not protocol.with_suffix(".lock").exists()
 
 
 def test_unlocked_and_edited_protocols_do_not_run(tmp_path: Path, run_benchkit: Run) -> None:
