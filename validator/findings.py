@@ -275,12 +275,38 @@ class PowerCap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """A measured ceiling with every way of counting it: bytes moved, in both units, and one way."""
+
+    operating_point: str
+    arm: str
+    counted: str
+    gb_per_s: float
+    gib_per_s: float
+    one_way_gb_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uneven:
+    """Samples that are kept and flagged: the largest of an arm in a process is many times its median."""
+
+    operating_point: str
+    arm: str
+    process: int
+    samples: int
+    median_ns: float
+    largest_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Supplement:
     """What the tables say beyond the claims; in no verdict."""
 
     accuracy: tuple[Accuracy, ...]
     stages: tuple[StageShare, ...]
     power_cap: tuple[PowerCap, ...]
+    ceilings: tuple[Ceiling, ...]
+    uneven: tuple[Uneven, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -317,7 +317,7 @@ class Reason(StrEnum):
         "BELOW_FLOOR",
         Stage.PHYSICS,
         "a time is shorter than the bytes take at the memory's peak",
-        "look for a cache-resident or empty measurement",
+        "look for events recorded on another stream, or a cache-resident or empty measurement",
     )
     INJECTION_MISMATCH = (
         "INJECTION_MISMATCH",

@@ -88,6 +88,7 @@ def _report(bundle: Bundle, expected_protocol: Path | None, signed_by: Path | No
     findings.extend(_synthetic(bundle))
     notes = [note for outcome in outcomes for note in outcome.notes]
     notes.extend(_interruptions(bundle))
+    notes.extend(_installed(bundle))
     return Report(
         bundle=_identity(bundle),
         validity=Validity.INVALID if findings or not_checked else Validity.VALID,
@@ -138,6 +139,16 @@ def _synthetic(bundle: Bundle) -> Iterator[Finding]:
     why = _is_synthetic(bundle)
     if why is not None:
         yield Finding(reason=Reason.SYNTHETIC, where="manifest.json", expected="a real device", got=why)
+
+
+def _installed(bundle: Bundle) -> Iterator[str]:
+    """Note packages whose imported version is not the installed one (the local label after + aside): the imported one counts."""
+    found = {}
+    for record in bundle.processes or ():
+        for name, installed, imported, file in record.environment.packages:
+            if installed and imported and installed.partition("+")[0] != imported.partition("+")[0]:
+                found[name] = f"INSTALLED_DIFFERS {name}: installed {installed}, imported {imported} from {file or '-'}"
+    yield from found.values()
 
 
 def _interruptions(bundle: Bundle) -> Iterator[str]:

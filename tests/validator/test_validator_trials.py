@@ -37,6 +37,28 @@ def test_a07_one_huge_sample_is_kept_and_does_not_move_the_median(tmp_path: Path
     assert first.numbers is not None
     assert clean.numbers is not None
     assert [arm.samples for arm in first.numbers.arms] == [arm.samples for arm in clean.numbers.arms]
+    assert first.supplement is not None
+    assert clean.supplement is not None
+    flagged = {(item.operating_point, item.arm, item.process) for item in first.supplement.uneven}
+    assert flagged == {(point, "cand", process) for point in ("mib=1", "mib=2") for process in range(5)}
+    assert clean.supplement.uneven == ()
+    assert all(item.largest_ns == 4_512_000_000 for item in first.supplement.uneven)
+
+
+def test_a08_a_ceiling_is_shown_in_both_units_and_one_way(tmp_path: Path) -> None:
+    report = validate(builder.draft().seal(tmp_path / "b"))
+    assert report.numbers is not None
+    assert report.supplement is not None
+    rates = {(a.operating_point, a.arm): a.gb_per_s for a in report.numbers.arms}
+    assert report.supplement.ceilings
+    for item in report.supplement.ceilings:
+        rate = rates[(item.operating_point, item.arm)]
+        assert rate is not None
+        assert item.gib_per_s == pytest.approx(rate * 1e9 / 2**30, rel=1e-12)
+        assert item.one_way_gb_per_s == pytest.approx(rate / (2 if item.counted == "read + write" else 1), rel=1e-12)
+    # 2,147,483,648 counted bytes in 0.640 ms: the trial's own numbers
+    assert round(2_147_483_648 / 640_000, 2) == 3355.44
+    assert pytest.approx(3125.0) == 2_147_483_648 / 640_000 * 1e9 / 2**30
 
 
 def test_f04_the_first_three_rows_deleted(tmp_path: Path) -> None:
@@ -64,6 +86,9 @@ def test_f06_the_imported_version_counts(tmp_path: Path, imported: str, codes: l
     if codes:
         assert report.reasons[0].where == "process=0:torch"
         assert "1.25.0" in report.reasons[0].got
+    differs = [note for note in report.notes if note.startswith("INSTALLED_DIFFERS")]
+    path = "elsewhere/torch/__init__.py"
+    assert differs == ([f"INSTALLED_DIFFERS torch: installed 1.21.0, imported 1.25.0 from {path}"] if codes else [])
 
 
 def _again(draft: Draft) -> Draft:

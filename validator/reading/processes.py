@@ -24,6 +24,7 @@ class Environment:
     text: str
     device: str | None
     versions: tuple[tuple[str, str | None], ...]
+    packages: tuple[tuple[str, str | None, str | None, str | None], ...]  # name, installed, imported, file
     gpu: str | None
     compute_capability: str | None
     sources: tuple[tuple[str, str], ...]
@@ -127,6 +128,10 @@ def _json(frame: Frame, row: int, column: str, findings: list[Finding]) -> Json:
         return None
 
 
+def _package(name: str, entry: Mapping[str, Json]) -> tuple[str, str | None, str | None, str | None]:
+    return name, _text(entry.get("installed")), _text(entry.get("imported")), _text(entry.get("file"))
+
+
 def _environment(frame: Frame, row: int, findings: list[Finding]) -> Environment:
     text = frame.text("environment", row)
     value = _json(frame, row, "environment", findings)
@@ -150,6 +155,7 @@ def _environment(frame: Frame, row: int, findings: list[Finding]) -> Environment
         text=text,
         device=_text(value.get("device")),
         versions=tuple(versions.items()),
+        packages=tuple(_package(name, _mapping(entry)) for name, entry in packages.items()),
         gpu=_text(gpu.get("name")),
         compute_capability=_text(gpu.get("compute_capability")),
         sources=_strings(value.get("sources")),

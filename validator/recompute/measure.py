@@ -28,6 +28,7 @@ class Cell:
     claimed_ns: float
     calls: int
     least_ns: int
+    most_ns: int
     injected_low: int
     injected_high: int
     injected_ns: float
@@ -118,6 +119,7 @@ def _cells(view: View, record: ProcessRecord, segment: Segment) -> dict[tuple[in
             else quantile(values, rules.quantile, rules.quantile_type),
             calls=view.protocol.arms[arm].calls,
             least_ns=int(values[0]),
+            most_ns=int(values[-1]),
             injected_low=int(delays[0]),
             injected_high=int(delays[-1]),
             injected_ns=_middle(delays),

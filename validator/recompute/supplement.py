@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from validator.findings import Accuracy, ArmSummary, Numbers, PowerCap, StageShare, Supplement
+from validator.findings import Accuracy, ArmSummary, Ceiling, Numbers, PowerCap, StageShare, Supplement, Uneven
 from validator.reading.rows import View
 from validator.reading.tables import Frame
+from validator.recompute.measure import measure
 
 _POWER_CAP = 0x4
+_MANY_TIMES = 5
 
 
 def supplement(view: View, numbers: Numbers) -> Supplement:
@@ -25,6 +27,8 @@ def supplement(view: View, numbers: Numbers) -> Supplement:
         accuracy=tuple(_accuracy(view)),
         stages=tuple(_stages(numbers.arms)),
         power_cap=tuple(_power_cap(view)),
+        ceilings=tuple(_ceilings(view, numbers.arms)),
+        uneven=tuple(_uneven(view)),
     )
 
 
@@ -57,6 +61,35 @@ def _worst(frame: Frame, column: str, rows: list[int], *, largest: bool) -> floa
     if not all(math.isfinite(value) for value in values):
         return None
     return max(values) if largest else min(values)
+
+
+def _ceilings(view: View, arms: tuple[ArmSummary, ...]) -> Iterator[Ceiling]:
+    kinds = {arm.name: arm.ceiling for arm in view.protocol.arms if arm.ceiling is not None}
+    for item in arms:
+        kind = kinds.get(item.arm)
+        if kind is not None and item.gb_per_s is not None:
+            yield Ceiling(
+                operating_point=item.operating_point,
+                arm=item.arm,
+                counted="read + write" if kind == "copy" else "read",
+                gb_per_s=item.gb_per_s,
+                gib_per_s=item.gb_per_s * 1e9 / 2**30,
+                one_way_gb_per_s=item.gb_per_s / 2 if kind == "copy" else item.gb_per_s,
+            )
+
+
+def _uneven(view: View) -> Iterator[Uneven]:
+    """Flag the arms of a process whose largest timed sample is more than five times their median; nothing is dropped."""
+    for (process, point, arm), cell in measure(view).cells.items():
+        if cell.whole_ns > 0 and cell.most_ns > _MANY_TIMES * cell.whole_ns:
+            yield Uneven(
+                operating_point=point,
+                arm=arm,
+                process=process,
+                samples=cell.samples,
+                median_ns=cell.whole_ns,
+                largest_ns=cell.most_ns,
+            )
 
 
 def _stages(arms: tuple[ArmSummary, ...]) -> Iterator[StageShare]:

@@ -34,6 +34,8 @@ def document(report: Report) -> dict[str, Json]:
         "accuracy": plain(beside and beside.accuracy) or [],
         "stages": plain(beside and beside.stages) or [],
         "power_cap": plain(beside and beside.power_cap) or [],
+        "ceilings": plain(beside and beside.ceilings) or [],
+        "uneven": plain(beside and beside.uneven) or [],
     }
 
 

@@ -69,6 +69,8 @@ def _beside(report: Report) -> list[Extra]:
         ("accuracy against each truth", (), several),
         ("stages", (), found.stages),
         ("software power cap", (), capped),
+        ("ceilings", (), found.ceilings),
+        ("uneven samples", (), found.uneven),
     ]
     return [_objects(title, names, items) for title, names, items in lists if items]
 
