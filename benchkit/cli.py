@@ -13,7 +13,6 @@ import traceback
 from pathlib import Path
 
 import click
-from click.utils import PacifyFlushWrapper
 
 from benchkit import __version__
 from benchkit.errors import BenchkitError, InterruptedRunError
@@ -293,7 +292,7 @@ def _guarded(arguments: list[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except SystemExit as error:
-        if type(sys.stdout) is PacifyFlushWrapper:  # click's own way out when the reader of a pipe went away
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's own way out when the reader of a pipe went away
             return 0
         return error.code if isinstance(error.code, int) else 1
     except click.exceptions.Exit as error:
