@@ -292,7 +292,9 @@ def _guarded(arguments: list[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except SystemExit as error:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's own way out when the reader of a pipe went away
+        if type(sys.stdout).__name__.endswith(
+            "PacifyFlushWrapper"
+        ):  # click's own way out when the reader of a pipe went away
             return 0
         return error.code if isinstance(error.code, int) else 1
     except click.exceptions.Exit as error:
