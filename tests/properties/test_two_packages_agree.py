@@ -94,7 +94,15 @@ def _set(made: Medians, row: int, tick: int) -> Set:
 
 def cell(ns: float, calls: int) -> Cell:
     return Cell(
-        samples=1, whole_ns=ns, claimed_ns=ns, calls=calls, least_ns=1, injected_low=0, injected_high=0, injected_ns=0.0
+        samples=1,
+        whole_ns=ns,
+        claimed_ns=ns,
+        calls=calls,
+        least_ns=1,
+        most_ns=1,
+        injected_low=0,
+        injected_high=0,
+        injected_ns=0.0,
     )
 
 
