@@ -37,6 +37,12 @@ def fake_cuda_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scripted_run("cuda", "fake-cuda", tmp_path_factory.mktemp("cuda"))
 
 
+@pytest.fixture(scope="session")
+def fake_flush_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scripted bundle whose cache is flushed before each sample (never change it: copy it)."""
+    return scripted_run("flush", "fake-cuda", tmp_path_factory.mktemp("flush"))
+
+
 @pytest.fixture
 def bundle_copy(tmp_path: Path, fake_bundle: Path) -> Path:
     """A copy of ``fake_bundle`` that a test may damage."""

@@ -292,8 +292,14 @@ class Reason(StrEnum):
     TIME_DISORDER = (
         "TIME_DISORDER",
         Stage.PHYSICS,
-        "host times run backwards or overlap",
+        "times run backwards, overlap, or contradict each other",
         "ask for the rows as they were measured",
+    )
+    TICK_MISMATCH = (
+        "TICK_MISMATCH",
+        Stage.PHYSICS,
+        "a duration is no whole number of the event clock's steps, where most are",
+        "ask for the rows as they were measured: this number did not come from the clock",
     )
     STREAM_NOT_BLOCKED = (
         "STREAM_NOT_BLOCKED",
@@ -310,8 +316,8 @@ class Reason(StrEnum):
     CACHE_NOT_COLD = (
         "CACHE_NOT_COLD",
         Stage.PHYSICS,
-        "the rotated weights do not exceed the locked multiple of the cache",
-        "use more copies or more calls",
+        "the rotated weights do not exceed the locked multiple of the cache, or a flush was too short to flush it",
+        "use more copies or more calls, and flush twice the cache",
     )
     BELOW_FLOOR = (
         "BELOW_FLOOR",
@@ -322,8 +328,8 @@ class Reason(StrEnum):
     INJECTION_MISMATCH = (
         "INJECTION_MISMATCH",
         Stage.PHYSICS,
-        "a delay stands where none was planned, or the positive control has none",
-        "inject in timed rows of the positive control alone",
+        "a delay stands where none was planned, or the positive control has another than the planned one",
+        "inject in timed rows of the positive control alone, 1.5 margins of the baseline's warm-up",
     )
     CORRECTNESS_FAILED = (
         "CORRECTNESS_FAILED",

@@ -36,7 +36,7 @@ class Bundle:
         try:
             with pq.ParquetFile(path) as file:  # read_table would import pandas on the way
                 table = file.read(columns=list(columns) if columns else None)
-            return table.cast(_fields(table_schema(name), columns))
+            return table.cast(_fields(table_schema(name, flushed=self.protocol.timing.flushed), columns))
         except (OSError, ValueError, pa.ArrowException) as error:
             raise BundleError(f"{path}: expected table benchkit.{name}/1, found something else: {error}") from error
 

@@ -2,7 +2,8 @@
 
 Rules:
 1. Column order, types and nullability here are the format ``benchkit.<table>/1``; a change is a new version.
-2. Units stand in the column names and in the field metadata.
+2. ``samples`` ends with ``flush_ns`` where the cache is flushed before each sample (``cold-flush``), and only there.
+3. Units stand in the column names and in the field metadata.
 """
 
 from collections.abc import Mapping
@@ -90,14 +91,16 @@ _COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
     },
     "repeats": {**_ARM, "repeat": _INT32, "mode_sha256": _STRING, "output_sha256": _STRING},
 }
+_FLUSH = {"flush_ns": _INT64}
 _NULLABLE = {("processes", "reason"), ("processes", "ended_utc"), ("repeats", "mode_sha256")}
 
 TABLES = tuple(_COLUMNS)
 
 
-def table_schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table, without the footer keys of a run."""
-    return pa.schema([_field(table, name, kind) for name, kind in _COLUMNS[table].items()])
+def table_schema(table: str, *, flushed: bool = False) -> pa.Schema:
+    """The Arrow schema of a table, without the footer keys of a run; ``flushed``: of a run whose cache is flushed before each sample."""
+    columns = {**_COLUMNS[table], **(_FLUSH if flushed and table == "samples" else {})}
+    return pa.schema([_field(table, name, kind) for name, kind in columns.items()])
 
 
 def _field(table: str, name: str, kind: pa.DataType) -> pa.Field:

@@ -27,9 +27,9 @@ class TableEntry:
     content_sha256: str
 
 
-def build_table(name: str, rows: Iterable[Row]) -> pa.Table:
+def build_table(name: str, rows: Iterable[Row], *, flushed: bool = False) -> pa.Table:
     """An Arrow table of the rows; ``ValueError`` names the column of a null that may not be there."""
-    schema = table_schema(name)
+    schema = table_schema(name, flushed=flushed)
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     if len(columns) != len(schema):
         raise ValueError(f"{name}: expected {len(schema)} columns, found {len(columns)}")
@@ -40,14 +40,16 @@ def build_table(name: str, rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_table(folder: Path, name: str, parts: Iterable[pa.Table], *, protocol_digest: str, run_id: str) -> TableEntry:
+def write_table(
+    folder: Path, name: str, parts: Iterable[pa.Table], *, protocol_digest: str, run_id: str, flushed: bool = False
+) -> TableEntry:
     """Write ``<folder>/<name>.parquet`` from tables of its schema, one after the other, and return its entry for the manifest."""
     footer = {
         "benchkit.schema": f"benchkit.{name}/1",
         "benchkit.protocol_digest": protocol_digest,
         "benchkit.run_id": run_id,
     }
-    schema = table_schema(name).with_metadata(footer)
+    schema = table_schema(name, flushed=flushed).with_metadata(footer)
     digest = ContentDigest(schema)
     path = folder / f"{name}.parquet"
     temporary = path.with_suffix(".parquet.tmp")

@@ -1,8 +1,8 @@
 """A CUDA GPU as a device: durations from CUDA events on a stream that was blocked first; imported in workers only.
 
 Rules:
-1. Before every sample persisting L2 lines are reset and, with ``cold-flush``, twice the L2 is overwritten. Then, in this order: the
-   kernel that blocks the stream, the start event, the calls (one graph, or each launched on its own), the stop event, the release.
+1. Before every sample persisting L2 lines are reset and, with ``cold-flush``, twice the L2 is overwritten between two events of their own.
+   Then, in this order: the kernel that blocks the stream, the start event, the calls (one graph, or each launched on its own), the stop event, the release.
 2. Everything runs on one stream of our own, which is torch's current stream from the moment that the device is made.
 3. A graph is replayed once before it is timed. Events and graphs are made once per timer.
 4. The block gives up after five seconds, so that nothing hangs; a sample whose block gave up is marked as not blocked.
@@ -174,6 +174,7 @@ class CudaTimer:
             host_end_ns=host_end,
             post_sync_ns=post_sync - host_end,
             blocked=blocked and not device.block.gave_up,
+            flush_ns=device.flush_ns(),
         )
 
 
@@ -203,6 +204,7 @@ class CudaDevice:
         self.l2_bytes = int(self._properties.L2_cache_size)
         flushed = 2 * self.l2_bytes if cache == "cold-flush" else 0
         self._flush = torch.empty(flushed, dtype=torch.uint8, device=self.torch_device)
+        self._flush_events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         self.stream = torch.cuda.Stream(self.torch_device)
         torch.cuda.set_stream(self.stream)
         self._driver = bindings("driver")
@@ -267,7 +269,14 @@ class CudaDevice:
         checked(self._driver.cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache")
         if self._flush.numel():
             with torch.inference_mode():
+                self._flush_events[0].record(self.stream)
                 self._flush.zero_()
+                self._flush_events[1].record(self.stream)
+
+    def flush_ns(self) -> int | None:
+        """How long the last flush took; None where the protocol wants none."""
+        first, last = self._flush_events
+        return duration_ns(first.elapsed_time(last)) if self._flush.numel() else None
 
     def delay_launch(self, length: int) -> Callable[[int], None]:
         """A launch that waits as many nanoseconds as the int64 at device address ``length`` says."""

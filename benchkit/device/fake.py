@@ -3,12 +3,14 @@
 Rules:
 1. Time is virtual: a sample takes what the script says, so two runs of one script give the same rows.
 2. A call is a ``FakeCall`` that names its arm and point; nothing is computed.
-3. ``describe()["device"]`` is ``fake``; bundles made here are stamped synthetic and the validator refuses them as evidence.
+3. Each process starts an hour of virtual time after the one before; durations are whole steps of ``clock_tick_ns``, as a real clock's are.
+4. ``describe()["device"]`` is ``fake``; bundles made here are stamped synthetic and the validator refuses them as evidence.
 
-The script is TOML and every key is optional: ``clock_tick_ns``, ``l2_bytes``, ``jitter_ns`` (amplitude per call), ``pace_ms`` (real sleep per
-sample), ``[ns_per_call]`` arm or "arm@point" = ns, ``[process_ratio]`` arm = [factor per process], ``[throttle]`` point = reasons bit mask,
-``unsupported = ["arm@point"]``, ``wrong = ["arm"]`` (fails its correctness gate), ``wrong_replay = ["arm"]`` (fails it after the graph's replay),
-``[[fail]]`` process, after (samples), how = error | exit | hang.
+The script is TOML and every key is optional: ``clock_tick_ns``, ``l2_bytes``, ``jitter_ns`` (amplitude per call), ``flush_ns`` (before each
+sample of a ``cold-flush`` protocol, outside of its duration), ``pace_ms`` (real sleep per sample), ``[ns_per_call]`` arm or "arm@point" = ns,
+``[process_ratio]`` arm = [factor per process], ``[throttle]`` point = reasons bit mask, ``unsupported = ["arm@point"]``, ``wrong = ["arm"]``
+(fails its correctness gate), ``wrong_replay = ["arm"]`` (fails it after the graph's replay), ``[[fail]]`` process, after (samples),
+how = error | exit | hang.
 """
 
 import hashlib
@@ -27,6 +29,7 @@ from benchkit.units import NS_PER_S
 _DEFAULT_NS_PER_CALL = 100_000
 _HOST_OVERHEAD_NS = 3_000
 _POST_SYNC_NS = 2_000
+_PROCESS_APART_NS = 3600 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class FakeScript:
     clock_tick_ns: int = 1
     l2_bytes: int = 1 << 20
     jitter_ns: int = 0
+    flush_ns: int = 60_000
     pace_ms: int = 0
     ns_per_call: Mapping[str, int] = field(default_factory=dict)
     process_ratio: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -74,14 +78,15 @@ class FakeDevice:
 
     name = "fake"
 
-    def __init__(self, script: FakeScript, *, clock: str, process: int) -> None:
+    def __init__(self, script: FakeScript, *, clock: str, cache: str, process: int) -> None:
         self.script = script
         self.clock = clock
+        self.flush_ns = script.flush_ns if cache == "cold-flush" else None
         self.process = process
         self.clock_tick_ns = script.clock_tick_ns
         self.l2_bytes = script.l2_bytes
         self.binaries: Mapping[str, str] = {}
-        self.now_ns = NS_PER_S
+        self.now_ns = NS_PER_S + process * _PROCESS_APART_NS
         self.samples = 0
         self._point = ""
         self.replayed: set[str] = set()  # arms whose timer has run
@@ -120,15 +125,16 @@ class FakeDevice:
         """Says that it is no real device."""
         return {"device": "fake", "driver": None, "cuda_runtime": None, "cuda_driver_max": None, "gpu": None}
 
-    def duration_ns(self, call: FakeCall, calls: int) -> int:
-        """Scripted duration of the next sample of ``call``."""
+    def duration_ns(self, call: FakeCall, calls: int, injected_ns: int = 0) -> int:
+        """Scripted duration of the next sample of ``call``, in whole ticks."""
         script = self.script
         per_call = script.ns_per_call.get(f"{call.of}@{call.point}") or script.ns_per_call.get(
             call.of, _DEFAULT_NS_PER_CALL
         )
         ratios = script.process_ratio.get(call.arm, ())
         ratio = ratios[self.process] if self.process < len(ratios) else 1.0
-        return round(per_call * ratio) * calls + self._jitter(call) * calls
+        exact = round(per_call * ratio) * calls + self._jitter(call) * calls + injected_ns
+        return round(exact / script.clock_tick_ns) * script.clock_tick_ns
 
     def _jitter(self, call: FakeCall) -> int:
         span = 2 * self.script.jitter_ns + 1
@@ -166,13 +172,20 @@ class FakeTimer:
         """The next scripted sample."""
         device = self._device
         device.advance(self._call)
-        duration = device.duration_ns(self._call, self._calls) + injected_ns
+        duration = device.duration_ns(self._call, self._calls, injected_ns)
         events = device.clock == "cuda-event"
-        start = device.now_ns
+        start = device.now_ns + (device.flush_ns or 0)
         end = start + duration + (_HOST_OVERHEAD_NS if events else 0)
         post = _POST_SYNC_NS if events else 0
         device.now_ns = end + post + 1_000
-        return Timing(duration_ns=duration, host_start_ns=start, host_end_ns=end, post_sync_ns=post, blocked=events)
+        return Timing(
+            duration_ns=duration,
+            host_start_ns=start,
+            host_end_ns=end,
+            post_sync_ns=post,
+            blocked=events,
+            flush_ns=device.flush_ns,
+        )
 
     def run(self) -> None:
         """Advance the virtual clock by one sample."""

@@ -16,6 +16,7 @@ class Timing:
     """One timed sample; the fields are the columns of samples.parquet.
 
     ``duration_ns`` is the time on the device's clock of all calls of the sample together; the host times are of ``time.perf_counter_ns``.
+    ``flush_ns``: how long the cache was flushed before the sample, never part of its duration; None where nothing is flushed.
     """
 
     duration_ns: int
@@ -23,6 +24,7 @@ class Timing:
     host_end_ns: int
     post_sync_ns: int
     blocked: bool
+    flush_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

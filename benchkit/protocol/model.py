@@ -164,12 +164,17 @@ class TimingRules:
     peak_gb_per_s: int | None
 
     @property
+    def flushed(self) -> bool:
+        """Whether the cache is flushed before each sample; samples.parquet then has ``flush_ns``."""
+        return self.cache == "cold-flush"
+
+    @property
     def event_order(self) -> str:
         """The order of events of one sample, as processes.parquet records it."""
         parts = ["start", f"call*{self.calls_per_sample}", "stop"]
         if self.clock == "cuda-event":
             parts.insert(0, "block")
-        if self.cache == "cold-flush":
+        if self.flushed:
             parts.insert(0, "flush")
         return ",".join(parts)
 

@@ -80,13 +80,15 @@ def _copy_assets(protocol: Protocol, source: Path, bundle: Path) -> list[Externa
 def _write_tables(
     bundle: Path, plan: Plan, settings: RunSettings, attempts: Sequence[Attempt], folder: Path
 ) -> dict[str, TableEntry]:
+    flushed = plan.protocol.timing.flushed
     return {
         name: write_table(
             bundle,
             name,
-            (build_table(name, rows) for rows in _parts(name, plan, attempts, folder)),
+            (build_table(name, rows, flushed=flushed) for rows in _parts(name, plan, attempts, folder)),
             protocol_digest=plan.locked.digest,
             run_id=settings.run_id,
+            flushed=flushed,
         )
         for name in TABLES
     }

@@ -22,7 +22,8 @@ class FakeBench:
     def __init__(self, protocol: Protocol, script: FakeScript, *, process: int) -> None:
         self._protocol = protocol
         self._script = script
-        self._fake = FakeDevice(script, clock=protocol.timing.clock, process=process)
+        timing = protocol.timing
+        self._fake = FakeDevice(script, clock=timing.clock, cache=timing.cache, process=process)
         self.device: Device = self._fake
 
     def packages(self) -> Sequence[str]:

@@ -230,7 +230,8 @@ class Worker:
                 timing = timers[name].sample(injected_ns=injected)
                 place = [point.id, block.index, name, sample, self._seq, block.is_warmup, calls]
                 host = [timing.host_start_ns, timing.host_end_ns, timing.post_sync_ns]
-                rows.append([*place, timing.duration_ns, *host, injected, timing.blocked])
+                flush = [] if timing.flush_ns is None else [timing.flush_ns]
+                rows.append([*place, timing.duration_ns, *host, injected, timing.blocked, *flush])
                 self._seq += 1
             durations[name] = [row[7] for row in rows]
             self._writer.rows("samples", rows)

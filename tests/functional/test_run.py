@@ -70,6 +70,21 @@ def test_positive_control_gets_its_dose_from_the_warm_up(fake_bundle: Path) -> N
             assert {r["injected_ns"] for r in here if r["arm"] != "delayed" or r["warmup"]} == {0}
 
 
+def test_the_flush_is_kept_apart_from_the_kernel(tmp_path: Path, run_benchkit: Run) -> None:
+    # trial A01: a flush of 0.130 ms before a kernel of 0.050 ms
+    script = tmp_path / "script.toml"
+    script.write_text("clock_tick_ns = 10\nflush_ns = 130000\nns_per_call.base = 50000\n")
+    done = run_benchkit("run-protocol", DATA / "flush.toml", "--synthetic", script, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (bundle,) = (tmp_path / "fake-flush").glob("2*")
+    samples = rows(bundle, "samples")
+    assert {row["duration_ns"] for row in samples if row["arm"] == "base"} == {4 * 50_000}
+    assert {row["flush_ns"] for row in samples} == {130_000}
+    assert {row["event_order"] for row in rows(bundle, "processes")} == {"flush,block,start,call*4,stop"}
+    arms = json.loads((bundle / "analysis.json").read_text())["arms"]
+    assert [arm["median_ns"] for arm in arms if arm["arm"] == "base"] == [50_000.0]
+
+
 def test_two_runs_of_one_script_give_the_same_samples(tmp_path: Path, fake_bundle: Path, run_benchkit: Run) -> None:
     done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", DATA / "fake-host.toml", "--out", tmp_path)
     assert done.returncode == 0

@@ -272,12 +272,12 @@ def _process(protocol: Row, process: int) -> Row:
         "launch": timing["launch"], "event_order": ("block," if cuda else "") + f"start,call*{timing['calls_per_sample']},stop",
         "clock_tick_ns": 32 if cuda else 1, "l2_bytes": 65536,
         "copies": json.dumps({f"{axis}={value}": 4 for value in values}), "unsupported": "[]", "binaries": "{}",
-        "started_utc": "2026-01-01T12:00:00Z", "ended_utc": "2026-01-01T12:09:00Z",
+        "started_utc": f"2026-01-01T12:{process:02}:00Z", "ended_utc": f"2026-01-01T12:{process + 1:02}:00Z",
     }  # fmt: skip
 
 
 def _samples(result: Draft, process: int, duration: Duration) -> list[Row]:
-    protocol, rows, now = result.protocol, [], 1_000_000_000
+    protocol, rows, now = result.protocol, [], 1_000_000_000 + process * 3_600_000_000_000
     timing, cuda = protocol["timing"], protocol["timing"]["clock"] == "cuda-event"
     counts = {-1: protocol["warmup"]["samples"]}
     for point, blocks in order(result.digest, protocol, process):
@@ -288,7 +288,7 @@ def _samples(result: Draft, process: int, duration: Duration) -> list[Row]:
             for arm in arms:
                 for sample in range(counts.get(block, timing["samples_per_block"])):
                     spent = duration(process, point, block, arm, sample)
-                    end = now + max(spent, 0) + 20_000
+                    end = now + max(spent, 0) + (20_000 if cuda else 0)
                     rows.append({
                         "process": process, "attempt": 0, "point": point, "block": block, "arm": arm, "sample": sample,
                         "seq": len(rows), "warmup": block == -1, "calls": timing["calls_per_sample"], "duration_ns": spent,
@@ -366,15 +366,16 @@ def _lock(result: Draft) -> None:
 
 
 def with_attempt(result: Draft, process: int, rows: int) -> Draft:
-    """Give a process an interrupted attempt 0 of so many rows before the whole attempt 1."""
+    """Give a process an interrupted attempt 0 of so many rows before its other attempts, which a resumption made."""
     old = [row for row in result.samples if row["process"] == process]
     at = result.samples.index(old[0])
     for table in ("samples", "correctness", "telemetry", "kernels", "repeats", "processes"):
         for row in result.tables[table]:
             if row["process"] == process:
-                row["attempt"] = 1
+                row["attempt"] += 1
     result.samples[at:at] = [copy.deepcopy(row) | {"attempt": 0} for row in old[:rows]]
     index = next(i for i, row in enumerate(result.tables["processes"]) if row["process"] == process)
     early = result.tables["processes"][index] | {"attempt": 0, "status": "interrupted", "ended_utc": None}
     result.tables["processes"].insert(index, early)
+    result.ledger.insert(-1, result.ledger[0] | {"event": "resume"})
     return result

@@ -15,18 +15,19 @@ from validator.reasons import Reason
 from validator.validate import validate as check_bundle
 
 SYNTHETIC = (Reason.SYNTHETIC,)
-BUNDLES = ("fake_bundle", "fake_cuda_bundle")
+BUNDLES = ("fake_bundle", "fake_cuda_bundle", "fake_flush_bundle")
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
+# a bundle whose cache is flushed differs from the other one on the event clock in its flushes alone
+CASES = [
+    (bundle, mutation)
+    for bundle in BUNDLES
+    for mutation in MUTATIONS
+    if bundle != "fake_flush_bundle" or "flush" in mutation.name or mutation.name.startswith("parquet-by")
+]
 NOT_IN_A_LOG = {
     Reason.SIGNER_NOT_THE_EXPECTED: "needs a key from outside the bundle (--signed-by)",
     Reason.PROTOCOL_NOT_THE_EXPECTED: "needs a protocol from outside the bundle (--protocol)",
 }
-
-
-@pytest.fixture(params=BUNDLES)
-def bundle(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.getfixturevalue(request.param)
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +45,11 @@ def validate() -> Callable[[Path], Report]:
     return look
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=list(BY_NAME))
-def test_mutation(bundle: Path, mutation: Mutation, validate: Callable[[Path], Report]) -> None:
+@pytest.mark.parametrize(("name", "mutation"), CASES, ids=[f"{name}-{mutation.name}" for name, mutation in CASES])
+def test_mutation(
+    request: pytest.FixtureRequest, name: str, mutation: Mutation, validate: Callable[[Path], Report]
+) -> None:
+    bundle: Path = request.getfixturevalue(name)
     (outcome,) = selftest(bundle, validate=validate, baseline_reasons=SYNTHETIC, mutations=[mutation]).outcomes
     if outcome.word is Word.SKIPPED:
         pytest.skip(outcome.detail)
@@ -53,6 +57,25 @@ def test_mutation(bundle: Path, mutation: Mutation, validate: Callable[[Path], R
         assert (outcome.word, outcome.detail) == (Word.ACCEPTED, "harmless")
     else:
         assert (outcome.word, outcome.detail) == (Word.REJECTED, mutation.expected)
+
+
+ON_A_REAL_DEVICE = {
+    "kernels-of-a-gpu-emptied": Reason.KERNEL_IDENTITY,
+    "telemetry-emptied": Reason.ROWS_MISSING,
+    "host-times-longer-than-the-process": Reason.TIME_DISORDER,
+    "durations-scaled-off-the-clock": Reason.TICK_MISMATCH,
+    "events-longer-than-the-host-waited": Reason.ESCAPED_WORK,
+    "process-of-another-time": Reason.TIME_DISORDER,
+    "aa-control-slower": Reason.CONTROL_FAILED,
+}
+
+
+@pytest.mark.parametrize("name", ON_A_REAL_DEVICE)
+def test_mutation_of_a_published_bundle(name: str, validate: Callable[[Path], Report]) -> None:
+    # what a scripted device does not have to say, or says more simply than a GPU
+    (published,) = (Path(__file__).parents[2] / "results" / "copy-aa-h200").glob("2*")
+    (outcome,) = selftest(published, validate=validate, mutations=[BY_NAME[name]]).outcomes
+    assert (outcome.word, outcome.detail) == (Word.REJECTED, ON_A_REAL_DEVICE[name])
 
 
 def test_names_and_descriptions() -> None:

@@ -158,6 +158,67 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         lambda d: [row.update(duration_ns=2 * row["duration_ns"]) for p in range(5) for row in timed(d, "same", p)],
         [R.TIME_DISORDER] * 5 + [R.CONTROL_FAILED] * 2,  # longer than the host times allow, too
     ),
+    "durations shorter than their host times": (
+        lambda d: [row.update(duration_ns=row["duration_ns"] - 1) for row in timed(d)],
+        [R.TIME_DISORDER],
+    ),
+    "two processes at once": (
+        lambda d: d.tables["processes"][3].update(started_utc="2026-01-01T12:01:00Z", ended_utc="2026-01-01T12:02:00Z"),
+        [R.TIME_DISORDER],
+    ),
+    "a process before the run": (
+        lambda d: d.tables["processes"][0].update(started_utc="2026-01-01T11:58:59Z"),
+        [R.TIME_DISORDER],
+    ),
+    "a process after the run": (
+        lambda d: d.tables["processes"][4].update(ended_utc="2026-01-01T12:11:01Z"),
+        [R.TIME_DISORDER],
+    ),
+    "a process that ended before it started": (
+        lambda d: d.tables["processes"][4].update(ended_utc="2026-01-01T12:03:00Z"),
+        [R.TIME_DISORDER],
+    ),
+    "host times of an earlier process": (
+        lambda d: [
+            r.update(host_start_ns=r["host_start_ns"] - 10**13, host_end_ns=r["host_end_ns"] - 10**13)
+            for r in d.samples
+            if r["process"] == 3
+        ],
+        [R.TIME_DISORDER],
+    ),
+    "host times that a process did not have": (
+        lambda d: d.samples[99].update(
+            duration_ns=d.samples[99]["duration_ns"] + 121 * 10**9,
+            host_end_ns=d.samples[99]["host_end_ns"] + 121 * 10**9,
+        ),
+        [R.TIME_DISORDER],
+    ),
+    "another dose than the planned one": (
+        lambda d: [row.update(injected_ns=row["injected_ns"] + 2) for row in timed(d, "slow")],
+        [R.INJECTION_MISMATCH] * 2,
+    ),
+    "other copies than the locked ones": (
+        lambda d: set_all(d.tables["processes"], copies='{"mib=1": 3, "mib=2": 3}'),
+        [R.BOUNDARY_MISMATCH] * 5,
+    ),
+    "an attempt without a resumption": (
+        lambda d: (builder.with_attempt(d, 2, 33), d.ledger.pop(1)),
+        [R.PROCESS_MISSING, R.TIME_DISORDER],
+    ),
+    "four attempts": (
+        lambda d: [builder.with_attempt(d, 2, 0) for _ in range(3)],
+        [R.PROCESS_MISSING],
+    ),
+    "a check of a process that was not run": (
+        lambda d: d.tables["correctness"].append(d.tables["correctness"][-1] | {"process": 9}),
+        [R.PROCESS_MISSING],
+    ),
+    "a check that stands twice": (
+        lambda d: d.tables["correctness"].append(dict(d.tables["correctness"][-1])),
+        [R.ROWS_DUPLICATED],
+    ),
+    "a cosine above 1": (lambda d: d.tables["correctness"][0].update(min_cosine=1.1), [R.SCHEMA_VALUE]),
+    "an error below 0": (lambda d: d.tables["correctness"][0].update(max_abs_error=-1.0), [R.SCHEMA_VALUE]),
     "no end in the ledger": (lambda d: d.ledger.pop(), [R.LEDGER_BROKEN]),
     "a failure that the ledger does not know": (
         lambda d: d.tables["processes"][4].update(status="failed", reason="watchdog"),
@@ -192,6 +253,14 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.ROWS_MISSING],
     ),
     "no telemetry at all": (lambda d: d.tables["telemetry"].clear(), [R.ROWS_MISSING] * 5),
+    "a reading of telemetry twice": (
+        lambda d: d.tables["telemetry"].append(dict(d.tables["telemetry"][-1])),
+        [R.ROWS_DUPLICATED],
+    ),
+    "telemetry of a block that was not planned": (
+        lambda d: d.tables["telemetry"].append(d.tables["telemetry"][-1] | {"block": 99}),
+        [R.ORDER_NOT_AS_PLANNED],
+    ),
     "a power that is no number": (
         lambda d: d.tables["telemetry"][7].update(power_w=float("nan")),
         [R.SCHEMA_VALUE],
@@ -264,6 +333,28 @@ def test_a01_names_the_order(tmp_path: Path) -> None:
     finding = resealed(tmp_path, "host", HOST["the flush between the events (A01)"][0]).reasons[0]
     assert finding.where == "process=0:event_order"
     assert (finding.expected, finding.got) == ("start,call*4,stop", "start,flush,call*4,stop")
+
+
+def test_a_duration_between_two_steps_of_the_clock(tmp_path: Path) -> None:
+    def stepped(process: int, point: str, block: int, arm: str, sample: int) -> int:
+        return builder.script(process, point, block, arm, sample) // 32 * 32
+
+    def off(draft: Draft, rows: int) -> Draft:
+        for row in draft.samples[:rows]:
+            row["duration_ns"] += 5
+        return draft
+
+    def draft() -> Draft:
+        return builder.draft(clock="cuda-event", duration=stepped)
+
+    assert validate(draft().seal(tmp_path / "a")).validity is Validity.VALID
+    one, total = off(draft(), 1), len(draft().samples)
+    (finding,) = validate(one.seal(tmp_path / "b")).reasons
+    assert (finding.reason, finding.where) == (R.TICK_MISMATCH, "samples.parquet:duration_ns[0] process=0")
+    assert finding.expected == "a multiple of clock_tick_ns, 32 ns"
+    assert finding.got == f"{one.samples[0]['duration_ns']} ns (1 of {total} rows of the bundle are off)"
+    # a clock whose steps are no whole nanoseconds is off everywhere
+    assert validate(off(draft(), total // 2).seal(tmp_path / "c")).validity is Validity.VALID
 
 
 def test_a08_names_the_rate(tmp_path: Path) -> None:

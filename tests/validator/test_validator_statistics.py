@@ -205,10 +205,11 @@ def test_gate_aa_control(tmp_path: Path) -> None:
 
 
 def test_gate_control_dose(tmp_path: Path) -> None:
-    def overdose(draft: builder.Draft) -> None:
-        next(row for row in draft.samples if row["injected_ns"] and row["point"] == "mib=2")["injected_ns"] = 40_000
+    def slow_warmup(process: int, point: str, block: int, arm: str, sample: int) -> int:
+        slow = (process, point, block, arm) == (1, "mib=2", -1, "base")
+        return builder.script(process, point, block, arm, sample) * (2 if slow else 1)
 
-    assert gates(numbers(tmp_path, change=overdose)) == [[], ["control_dose"]]
+    assert gates(numbers(tmp_path, duration=slow_warmup)) == [[], ["control_dose"]]
 
 
 def test_gate_determinism(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Physics: what was recorded can have happened.
 
 Rules (results/README.md and protocols/README.md):
-1. Durations are positive and host times ascend within a process.
+1. Durations are positive; times agree with each other (``validator.checks.times``).
 2. On a CUDA clock the stream was blocked, no work escaped the events, and rotated weights exceed the cache.
 3. No time is shorter than its bytes take at the locked peak.
-4. A delay stands in timed rows of the positive control alone, and in all of them.
+4. A delay stands in timed rows of the positive control alone, in all of them, and is the one that the protocol derives from
+   the baseline's warm-up in that process and point.
 5. What was timed was correct: the locked tolerances are applied again to the logged errors.
 Checks that have no subject are listed as not applicable; nothing here drops a row.
 """
@@ -15,33 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from validator.checks.integrity import Outcome
+from validator.checks.times import check_times
 from validator.findings import Finding, NotApplicable
 from validator.reading.model import Arm
 from validator.reading.processes import ProcessRecord
 from validator.reading.routing import bytes_of_arm
 from validator.reading.rows import Segment, View
+from validator.reading.schema import FLUSH
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 
 _SPARE_NS = 100_000
 _POST_SYNC_NS = 50_000
+_DOSE = 1.5
 _WHOLE_LAYER = ("baseline", "candidate", "comparator", "aa_control", "positive_control")
 
 
 def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
     """Check times, stream, cache, floor, injections and errors."""
-    findings: list[Finding] = []
+    findings: list[Finding] = list(check_times(view))
     notes: list[str] = []
     protocol = view.protocol
     cuda = protocol.clock == "cuda-event"
     for record, segment in view.records():
         findings.extend(_durations(view, record, segment))
-        findings.extend(_disorder(view, record, segment))
         findings.extend(_injections(view, record, segment))
+        findings.extend(_doses(view, record, segment))
         if cuda:
             findings.extend(_blocked(view, record, segment))
-        else:
-            findings.extend(_host_durations(view, record, segment))
         findings.extend(_groups(view, record, segment))
     if not cuda:
         for check in ("stream blocked", "escaped work", "cold cache"):
@@ -54,6 +56,8 @@ def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
             findings.extend(shortfalls)
         else:
             notes.extend(f"CACHE_MAYBE_WARM {item.where}: {item.expected}, got {item.got}" for item in shortfalls[:1])
+    elif protocol.cache == "cold-flush":
+        findings.extend(_flushes(view))
     elif cuda:
         not_applicable.append(NotApplicable(check="cold cache", why=f"the cache is {protocol.cache}"))
     correctness = view.bundle.frame("correctness")
@@ -84,36 +88,6 @@ def _durations(view: View, record: ProcessRecord, segment: Segment) -> Iterator[
         yield _finding(Reason.NON_POSITIVE_DURATION, where, "more than 0 ns", f"{duration[row]} ns ({_count(bad)})")
 
 
-def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
-    start, end = view.rows.ints("host_start_ns", segment), view.rows.ints("host_end_ns", segment)
-    post = view.rows.ints("post_sync_ns", segment)
-    backwards = (end < start) | (post < 0)
-    backwards[1:] |= start[1:] < end[:-1]
-    bad = np.flatnonzero(backwards)
-    if len(bad):
-        row = int(bad[0])
-        previous = f"after {end[row - 1]}" if row else "a start"
-        got = f"start {start[row]}, end {end[row]}, post_sync {post[row]} ({_count(bad)})"
-        where = _where("host_start_ns", segment, row, record)
-        yield _finding(Reason.TIME_DISORDER, where, f"a start no earlier than the end before ({previous})", got)
-
-
-def _host_durations(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
-    """On the host clock a duration is no longer than the time from host_start_ns to host_end_ns."""
-    duration = view.rows.columns["duration_ns"][segment.rows].astype(np.int64, copy=False)
-    wall = view.rows.ints("host_end_ns", segment) - view.rows.ints("host_start_ns", segment)
-    bad = np.flatnonzero(duration > wall)
-    if len(bad):
-        row = int(bad[0])
-        where = _where("duration_ns", segment, row, record)
-        yield _finding(
-            Reason.TIME_DISORDER,
-            where,
-            f"at most {wall[row]} ns by the host times",
-            f"{duration[row]} ns ({_count(bad)})",
-        )
-
-
 def _injections(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     roles = np.array([arm.role == "positive_control" for arm in view.protocol.arms] + [False])
     dosed = roles[view.rows.arm[segment.rows]] & ~view.rows.flags("warmup", segment)
@@ -124,6 +98,27 @@ def _injections(view: View, record: ProcessRecord, segment: Segment) -> Iterator
         expected = "more than 0 ns (positive control)" if dosed[row] else "0 ns"
         where = _where("injected_ns", segment, row, record)
         yield _finding(Reason.INJECTION_MISMATCH, where, expected, f"{injected[row]} ns ({_count(bad)})")
+
+
+def _doses(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
+    """The delay is 1.5 x margin x the median of the baseline's warm-up, of the same process and point, rounded."""
+    layout, roles = view.rows.layout, [arm.role for arm in view.protocol.arms]
+    baseline = roles.index("baseline")
+    warmup, injected = view.rows.flags("warmup", segment), view.rows.ints("injected_ns", segment)
+    point, arm = view.rows.point[segment.rows], view.rows.arm[segment.rows]
+    duration = view.rows.ints("duration_ns", segment)
+    dosed = np.isin(arm, [at for at, role in enumerate(roles) if role == "positive_control"]) & ~warmup
+    for at, name in enumerate(layout.points):
+        warm = duration[warmup & (arm == baseline) & (point == at)]
+        rows = np.flatnonzero(dosed & (point == at) & (injected > 0))
+        if not len(warm) or not len(rows):
+            continue
+        expected = round(_DOSE * view.protocol.margin * float(np.median(warm)))
+        bad = rows[np.abs(injected[rows] - expected) > 1]
+        if len(bad):
+            where = f"{_where('injected_ns', segment, int(bad[0]), record)} point={name}"
+            wanted = f"{expected} ns, from {len(warm)} warm-up samples of the baseline"
+            yield _finding(Reason.INJECTION_MISMATCH, where, wanted, f"{injected[bad[0]]} ns ({_count(bad)})")
 
 
 def _blocked(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -212,6 +207,21 @@ def _cache(view: View) -> Iterator[Finding]:
                     expected = f"at least {multiple:g} x {record.l2_bytes} bytes of rotated weights"
                     yield _finding(Reason.CACHE_NOT_COLD, where, expected, f"{rotated} bytes")
                     break
+
+
+def _flushes(view: View) -> Iterator[Finding]:
+    """A flush writes twice the cache: that takes its time at the locked peak."""
+    peak = view.protocol.peak_gb_per_s
+    if FLUSH.name not in view.rows.columns or peak is None:
+        return
+    for record, segment in view.records():
+        flush = view.rows.ints(FLUSH.name, segment)
+        least = 0.9 * 2 * record.l2_bytes / peak
+        bad = np.flatnonzero((flush <= 0) | (flush < least))
+        if len(bad):
+            where = _where(FLUSH.name, segment, int(bad[0]), record)
+            expected = f"at least {least:.0f} ns for twice {record.l2_bytes} bytes at {peak:g} GB/s"
+            yield _finding(Reason.CACHE_NOT_COLD, where, expected, f"{flush[bad[0]]} ns ({_count(bad)})")
 
 
 def _correctness(view: View, frame: Frame) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """Schedule: everything that was planned was done, on one machine, with one build, within the locked boundary.
 
 Rules:
-1. Each planned process has attempts 0, 1, ...; all but the last are ``interrupted``, the last is ``ok`` or ``failed``.
+1. Each planned process has attempts 0, 1, ..., three at most; all but the last are ``interrupted``, the last is ``ok`` or
+   ``failed``. Only a resumption makes another attempt, so the ledger has at least as many. No table speaks of another process.
 2. Environment, weights, binaries and kernels are equal in all processes that could say what they had.
 3. The routing is the derived one, row by row and weight by weight.
 4. Every arm that was timed at a point in an analysed attempt, controls and ceilings included, has a correctness row of
@@ -21,10 +22,13 @@ from validator.reading.rows import View
 from validator.reading.tables import Frame, read_table
 from validator.reasons import Reason
 
+_MOST_ATTEMPTS = 3
+_SIDE_TABLES = ("telemetry", "correctness", "kernels", "repeats")
+
 
 def check_schedule(view: View, not_applicable: list[NotApplicable]) -> Outcome:
     """Check processes, boundary, routing, rows, kernels and correctness against plan and protocol."""
-    findings = [*_processes(view), *_drift(view), *_boundary(view), *_locked_bytes(view)]
+    findings = [*_processes(view), *_strangers(view), *_drift(view), *_boundary(view), *_locked_bytes(view)]
     bundle = view.bundle
     routing, kernels, correctness = (bundle.frame(name) for name in ("routing", "kernels", "correctness"))
     telemetry = bundle.frame("telemetry")
@@ -63,6 +67,8 @@ def _processes(view: View) -> Iterator[Finding]:
             yield _finding(Reason.PROCESS_MISSING, where, "attempts from 0 on, once each", got)
         if any(status != "interrupted" for _, status in listed[:-1]):
             yield _finding(Reason.PROCESS_MISSING, where, "only interrupted attempts before the last", listed)
+        if len(listed) > _MOST_ATTEMPTS:
+            yield _finding(Reason.PROCESS_MISSING, where, f"at most {_MOST_ATTEMPTS} attempts", len(listed))
         if listed[-1][1] == "interrupted":
             yield _finding(Reason.PROCESS_MISSING, where, "a last attempt that is ok or failed", "interrupted")
     for process in sorted(set(attempts) - set(planned)):
@@ -70,12 +76,33 @@ def _processes(view: View) -> Iterator[Finding]:
     for record, segment in view.records():
         if record.status == "ok" and record.analysed and segment.stop == segment.start and record.process in planned:
             yield _finding(Reason.PROCESS_MISSING, record.name, "rows in samples.parquet", "none")
+    interrupted = sum(len(listed) - 1 for listed in attempts.values())
+    run = view.bundle.manifest.run_id if view.bundle.manifest else None
+    resumed = sum(entry.run_id == run and entry.event == "resume" for entry in view.bundle.ledger or ())
+    if view.bundle.ledger is not None and interrupted > resumed:
+        expected = f"a resumption in the ledger for each of {interrupted} interrupted attempts"
+        yield _finding(Reason.PROCESS_MISSING, "processes.parquet:status", expected, f"{resumed} resumptions")
     listed_pairs = {(record.process, record.attempt) for record in view.bundle.processes or ()}
     for item in view.rows.segments:
         if (item.process, item.attempt) not in listed_pairs:
             where = f"process={item.process},attempt={item.attempt}"
             got = f"only {item.stop - item.start} rows in samples.parquet"
             yield _finding(Reason.PROCESS_MISSING, where, "a row in processes.parquet", got)
+
+
+def _strangers(view: View) -> Iterator[Finding]:
+    """Find rows of the side tables that belong to no attempt of the bundle, unless the process is missing altogether."""
+    listed = {(record.process, record.attempt) for record in view.bundle.processes or ()}
+    missing = set(range(view.protocol.process_pairs)) - {process for process, _ in listed}
+    for name in _SIDE_TABLES:
+        frame = view.bundle.frame(name)
+        if frame is None:
+            continue
+        pairs = np.stack([frame.numbers[key].astype(np.int64) for key in ("process", "attempt")], axis=1)
+        for process, attempt in np.unique(pairs, axis=0).tolist():
+            if (process, attempt) not in listed and process not in missing:
+                where = f"{name}.parquet process={process},attempt={attempt}"
+                yield _finding(Reason.PROCESS_MISSING, where, "a row in processes.parquet", "none")
 
 
 def _drift(view: View) -> Iterator[Finding]:
@@ -120,6 +147,9 @@ def _boundary(view: View) -> Iterator[Finding]:
         for what, expected, got in pairs:
             if expected != got:
                 yield _finding(Reason.BOUNDARY_MISMATCH, f"{record.name}:{what}", expected, got)
+        copies = {point.id: protocol.fixture.copies for point in protocol.points}
+        if dict(record.copies) != copies:
+            yield _finding(Reason.BOUNDARY_MISMATCH, f"{record.name}:copies", copies, dict(record.copies))
         devices = ("cuda", "fake") if protocol.clock == "cuda-event" else ("host", "fake")
         if record.environment.known and record.environment.device not in devices:
             where, wanted = f"{record.name}:environment.device", " or ".join(devices)
@@ -253,18 +283,21 @@ def _repeats(view: View, frame: Frame, locked: int) -> Iterator[Finding]:
 def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
     layout = view.rows.layout
     stages = ("eager", "replay") if view.protocol.launch == "graph" else ("eager",)
-    known = set()
+    known: set[tuple[object, ...]] = set()
     truths: Mapping[str, str] = {arm.name: view.protocol.tolerance_of(arm).truth for arm in view.protocol.arms}
     for row in range(frame.rows):
         arm = frame.text("arm", row)
-        if frame.text("truth", row) == truths.get(arm):
-            known.add((*frame.process(row), frame.text("point", row), arm, frame.text("stage", row)))
+        key = (*frame.process(row), frame.text("point", row), arm, frame.text("stage", row), frame.text("truth", row))
+        if key in known:
+            yield _finding(Reason.ROWS_DUPLICATED, f"correctness.parquet[{row}]", "one row a truth and stage", key[2:])
+        known.add(key)
     for record, segment in view.records():
         for cell in view.rows.timed_cells(segment) if record.analysed else ():
             at, number = divmod(cell, len(layout.arms))
             names = (layout.points[at], layout.arms[number])
-            absent = [stage for stage in stages if (record.process, record.attempt, *names, stage) not in known]
+            mine, truth = (record.process, record.attempt, *names), truths[names[1]]
+            absent = [stage for stage in stages if (*mine, stage, truth) not in known]
             if absent:
                 where = f"{record.name} point={names[0]} arm={names[1]}"
-                expected = f"a row of stage {' and '.join(stages)} under truth {truths[names[1]]}"
+                expected = f"a row of stage {' and '.join(stages)} under truth {truth}"
                 yield _finding(Reason.CORRECTNESS_MISSING, where, expected, f"none of stage {' and '.join(absent)}")

@@ -3,7 +3,10 @@
 Rules:
 1. Columns, types, units and nulls are judged where a table is read (``validator.reading.tables``).
 2. Names of points and arms are those of the protocol; enumerations are closed; a warm-up row has block -1.
-3. Footer keys and field metadata are checked where they are present; their absence is a note.
+3. Times of flushes are there where the protocol flushes the cache before each sample, and only there.
+4. Errors against the truth are numbers that an error can be: a cosine up to 1, differences of 0 or more; NaN, which a wrong
+   output may give, is left to the tolerances.
+5. Footer keys and field metadata are checked where they are present; their absence is a note.
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from validator.checks.integrity import Outcome
 from validator.findings import Finding
 from validator.reading.bundle import Bundle
 from validator.reading.model import Protocol
+from validator.reading.schema import FLUSH
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 
@@ -22,6 +26,7 @@ _CLOSED = {
     "telemetry": {"edge": ("before", "after")},
     "correctness": {"truth": ("stored", "original"), "stage": ("eager", "replay")},
 }
+_COSINE_SLACK = 1e-9  # of rounding, in fp64
 _NOT_NEGATIVE = ("process", "attempt", "sample", "seq", "token", "slot", "expert", "position", "repeat")
 
 
@@ -37,6 +42,8 @@ def check_schema(bundle: Bundle) -> Outcome:
             notes.append(f"{name}.parquet: no benchkit keys in the footer")
         if read.frame is not None and bundle.protocol is not None:
             findings.extend(_values(read.frame, bundle.protocol))
+            if name == "samples":
+                findings.extend(_flush(read.frame, bundle.protocol))
     return Outcome(findings=tuple(findings), notes=tuple(notes))
 
 
@@ -82,6 +89,10 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
         unreal = ~np.isfinite(power.astype(np.float64))
         if unreal.any():
             yield _first(frame, "power_w", unreal, "a finite number", power[int(np.argmax(unreal))])
+    if frame.name == "correctness":
+        for column, bad, expected in _errors(frame):
+            if bad.any():
+                yield _first(frame, column, bad, expected, frame.real(column, int(np.argmax(bad))))
     if frame.name == "samples":
         block = frame.numbers["block"].astype(np.int32)
         bad = (block < -1) | (frame.numbers["warmup"].astype(np.bool_) != (block == -1))
@@ -89,3 +100,18 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
             row = int(np.argmax(bad))
             got = f"block {block[row]} with warmup {bool(frame.numbers['warmup'][row])}"
             yield _first(frame, "warmup", bad, "block -1 in warm-up rows alone", got)
+
+
+def _flush(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
+    wanted, present = protocol.cache == "cold-flush", FLUSH.name in frame.numbers
+    if wanted != present:
+        got = f"{'a' if present else 'no'} column {FLUSH.name}"
+        expected = f"{'a' if wanted else 'no'} column {FLUSH.name} with cache {protocol.cache}"
+        yield Finding(reason=Reason.SCHEMA_COLUMN, where="samples.parquet", expected=expected, got=got)
+
+
+def _errors(frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], str]]:
+    cosine = frame.numbers["min_cosine"].astype(np.float64)
+    yield "min_cosine", np.abs(cosine) > 1 + _COSINE_SLACK, "a cosine between -1 and 1"
+    for column in ("max_abs_error", "rel_error"):
+        yield column, frame.numbers[column].astype(np.float64) < 0, "0 or more"

@@ -1,8 +1,8 @@
 """Telemetry: both edges of everything that was timed, or none at all where the machine has none to give.
 
 Rules:
-1. If one analysed process has telemetry, all have: a row ``before`` and a row ``after`` for every timed (point, block,
-   arm) of every point that the process completed.
+1. If one analysed process has telemetry, all have: a row ``before`` and a row ``after``, once each, for every timed
+   (point, block, arm) of every point that the process completed, and none for anything that was not timed.
 2. A CUDA device on the event clock always has telemetry; elsewhere a bundle without a row is not applicable.
 """
 
@@ -39,6 +39,25 @@ def check_telemetry(view: View, frame: Frame, not_applicable: list[NotApplicable
             yield Finding(
                 reason=Reason.ROWS_MISSING, where=where, expected=expected, got=f"{len(missing)} rows missing"
             )
+        yield from _surplus(view, record, segment, mine)
+
+
+def _surplus(view: View, record: ProcessRecord, segment: Segment, mine: NDArray[np.int64]) -> Iterator[Finding]:
+    """Find telemetry that stands twice, or of something that was not timed: it would thin out the bad readings."""
+    distinct, counts = np.unique(mine, return_counts=True)
+    doubled = distinct[(counts > 1) & (distinct >= 0)]
+    if len(doubled):
+        where = f"telemetry.parquet {record.name} {_name(view, int(doubled[0]))}"
+        got = f"{int(counts[distinct == doubled[0]][0])} times ({len(doubled)} doubled)"
+        yield Finding(reason=Reason.ROWS_DUPLICATED, where=where, expected="once", got=got)
+    timed = _timed(view, record, segment, whole=False)
+    stray = np.flatnonzero(~np.isin(mine, timed))
+    if len(stray):
+        code = int(mine[stray[0]])
+        what = _name(view, code) if code >= 0 else "a block that was not planned"
+        where = f"telemetry.parquet {record.name}"
+        got = f"{what} ({len(stray)} rows)"
+        yield Finding(reason=Reason.ORDER_NOT_AS_PLANNED, where=where, expected="rows of what was timed", got=got)
 
 
 def _codes(view: View, point: NDArray[np.int64], block: NDArray[np.int64], arm: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,11 +73,11 @@ def _recorded(view: View, frame: Frame) -> NDArray[np.int64]:
     return np.where(good, _codes(view, point.astype(np.int64), block, arm.astype(np.int64)) + edge, -1)
 
 
-def _timed(view: View, record: ProcessRecord, segment: Segment) -> NDArray[np.int64]:
-    """Give the codes, with both edges, of what a process timed at the points that it completed."""
+def _timed(view: View, record: ProcessRecord, segment: Segment, *, whole: bool = True) -> NDArray[np.int64]:
+    """Give the codes, with both edges, of what a process timed at the points that it completed (or at all points)."""
     point = view.rows.point[segment.rows].astype(np.int64)
     arm, block = view.rows.arm[segment.rows].astype(np.int64), view.rows.ints("block", segment)
-    done = np.append(view.completed(record, segment), False)
+    done = np.append(view.completed(record, segment) | (not whole), False)
     timed = (
         ~view.rows.flags("warmup", segment) & done[point] & (arm >= 0) & (block >= 0) & (block < view.protocol.blocks)
     )

@@ -167,13 +167,16 @@ def candidate_called_unsupported(copy: WorkingCopy) -> None:
     stated = [json.loads(text) for text in copy.column("processes", "unsupported")]
     texts = [json.dumps([*entries, [point, arm, "unsupported"]], separators=(",", ":")) for entries in stated]
     copy.set_columns("processes", unsupported=texts)
-    copy.drop("samples", copy.rows("samples", point=point, arm=arm))
+    for name in ("samples", "telemetry"):
+        copy.drop(name, copy.rows(name, point=point, arm=arm))
     renumber(copy)
 
 
 @mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=all_of(CLAIMED, with_rows("kernels")))
 def kernels_emptied(copy: WorkingCopy) -> None:
     """Nothing is said about kernels any more, everything resealed but the analysis."""
+    if copy.read_environment(0)["device"] == "cuda":
+        raise NoSubjectError("a CUDA device has to say what it launched")
     copy.take("kernels", [])
 
 

@@ -93,6 +93,11 @@ def with_roles(*roles: str) -> Need:
     return need
 
 
+def several_processes(facts: Facts) -> str | None:
+    """The run must have more than one process."""
+    return None if facts.processes > 1 else "needs more than one process"
+
+
 def all_of(*needs: Need) -> Need:
     """Every need must be met; the first that is not is the reason."""
     return lambda facts: next((reason for need in needs if (reason := need(facts)) is not None), None)

@@ -1,10 +1,11 @@
 """Records of what cannot have happened, and of controls that betray the instrument; resealed, host times following."""
 
 import math
+from datetime import datetime, timedelta
 
-from validator.mutations.mutation import all_of, collected, having, mutation, with_roles, with_rows
-from validator.mutations.timing import arm_with, retime, scale, shift_host_times, subject_rows
-from validator.mutations.workspace import WorkingCopy
+from validator.mutations.mutation import all_of, collected, having, mutation, several_processes, with_roles, with_rows
+from validator.mutations.timing import arm_with, retime, scale, shift_host_times, subject, subject_rows, tick
+from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
 
 CUDA = having(clock="cuda-event")
@@ -37,6 +38,67 @@ def host_times_overlap(copy: WorkingCopy) -> None:
     copy.set_values("samples", [row], host_start_ns=copy.column("samples", "host_start_ns")[row - 1])
 
 
+@mutation(Reason.TIME_DISORDER, reseal=True, applies_to=having(clock="host"))
+def duration_shorter_than_its_host_times(copy: WorkingCopy) -> None:
+    """The candidate's durations are 3 % shorter, and its host times are left as they were."""
+    durations = copy.column("samples", "duration_ns")
+    for row in copy.rows("samples", arm=arm_with(copy, "candidate")):
+        durations[row] = round(0.97 * durations[row])
+    copy.set_columns("samples", duration_ns=durations)
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True, applies_to=several_processes)
+def process_of_another_time(copy: WorkingCopy) -> None:
+    """The last process has the host times of the first one, as one has that was taken from another run."""
+    starts, ends = copy.column("samples", "host_start_ns"), copy.column("samples", "host_end_ns")
+    rows = copy.rows("samples", **subject(copy))
+    back = starts[rows[0]] - starts[0]
+    for row in rows:
+        starts[row], ends[row] = starts[row] - back, ends[row] - back
+    copy.set_columns("samples", host_start_ns=starts, host_end_ns=ends)
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def process_of_yesterday(copy: WorkingCopy) -> None:
+    """The first process ran a day before the run was started."""
+    times = {name: copy.column("processes", name)[0] for name in ("started_utc", "ended_utc")}
+    earlier = {name: _earlier(time) for name, time in times.items()}
+    copy.set_values("processes", [0], **earlier)
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def process_ended_before_it_started(copy: WorkingCopy) -> None:
+    """The last process ended a day before it started."""
+    last = len(copy.column("processes", "process")) - 1
+    copy.set_values("processes", [last], ended_utc=_earlier(copy.column("processes", "started_utc")[last]))
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def process_after_the_end(copy: WorkingCopy) -> None:
+    """The last process ended a day after the end of the run."""
+    last = len(copy.column("processes", "process")) - 1
+    copy.set_values("processes", [last], ended_utc=_earlier(copy.column("processes", "ended_utc")[last], days=-1))
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def host_times_longer_than_the_process(copy: WorkingCopy) -> None:
+    """The last sample of the last process waited for an hour, in a process that ran for less."""
+    if copy.read_environment(0)["device"] == "fake":
+        raise NoSubjectError("the time of a scripted device is not the host's")
+    shift_host_times(copy, {copy.rows("samples", **subject(copy))[-1]: 3_600_000_000_000})
+
+
+@mutation(Reason.TICK_MISMATCH, reseal=True, applies_to=CUDA)
+def durations_scaled_off_the_clock(copy: WorkingCopy) -> None:
+    """The candidate's durations are 3 % shorter, to the nanosecond, and its host times follow."""
+    if tick(copy) < 8:
+        raise NoSubjectError("the clock counts in finer steps")
+    durations = copy.column("samples", "duration_ns")
+    shorter = {row: round(0.97 * durations[row]) for row in copy.rows("samples", arm=arm_with(copy, "candidate"))}
+    shift_host_times(copy, {row: new - durations[row] for row, new in shorter.items()})
+    copy.set_columns("samples", duration_ns=[shorter.get(row, old) for row, old in enumerate(durations)])
+
+
 @mutation(Reason.STREAM_NOT_BLOCKED, reseal=True, applies_to=CUDA)
 def stream_not_blocked(copy: WorkingCopy) -> None:
     """One timed sample began before all of it was enqueued."""
@@ -65,8 +127,9 @@ def events_longer_than_the_host_waited(copy: WorkingCopy) -> None:
     """The baseline's durations are tripled, but the host did not wait so long."""
     durations = copy.column("samples", "duration_ns")
     starts, ends = copy.column("samples", "host_start_ns"), copy.column("samples", "host_end_ns")
+    step = tick(copy)
     for row in subject_rows(copy, "baseline"):
-        durations[row] = 3 * max(durations[row], ends[row] - starts[row])
+        durations[row] = 3 * (max(durations[row], ends[row] - starts[row]) // step + 1) * step
     copy.set_columns("samples", duration_ns=durations)
 
 
@@ -75,6 +138,12 @@ def cache_larger(copy: WorkingCopy) -> None:
     """The device's cache is larger than all weight copies together."""
     sizes = copy.column("processes", "l2_bytes")
     copy.set_columns("processes", l2_bytes=[size * 1_000_000 for size in sizes])
+
+
+@mutation(Reason.CACHE_NOT_COLD, reseal=True, applies_to=all_of(CUDA, having(cache="cold-flush", has_peak=True)))
+def flush_too_short(copy: WorkingCopy) -> None:
+    """One flush took a nanosecond."""
+    copy.set_values("samples", subject_rows(copy, "candidate")[-1:], flush_ns=1)
 
 
 @mutation(Reason.BELOW_FLOOR, reseal=True, applies_to=having(has_peak=True))
@@ -107,6 +176,16 @@ def delay_in_a_warmup(copy: WorkingCopy) -> None:
 def delay_left_out(copy: WorkingCopy) -> None:
     """A timed sample of the positive control has no delay."""
     copy.set_values("samples", subject_rows(copy, "positive_control")[-1:], injected_ns=0)
+
+
+@mutation(Reason.INJECTION_MISMATCH, reseal=True, applies_to=with_roles("positive_control"))
+def delay_larger_than_planned(copy: WorkingCopy) -> None:
+    """The delay is 1.75 margins where 1.5 were planned, within what the dose's gate allows."""
+    rows = copy.rows("samples", arm=arm_with(copy, "positive_control"), warmup=False)
+    delays = copy.column("samples", "injected_ns")
+    for row in rows:
+        delays[row] = round(delays[row] * 1.75 / 1.5)
+    copy.set_columns("samples", injected_ns=delays)
 
 
 @mutation(Reason.CORRECTNESS_FAILED, reseal=True, applies_to=with_rows("correctness"))
@@ -148,6 +227,12 @@ def _floor_ns(copy: WorkingCopy, row: int) -> float:
     unique: int = copy.read_json("protocol.lock")["bytes"][point]["unique_bytes"]
     peak: float = copy.protocol()["timing"]["peak_gb_per_s"]
     return float(calls * unique / peak)
+
+
+def _earlier(utc: str, days: int = 1) -> str:
+    """A UTC time so many days before."""
+    time = datetime.fromisoformat(utc.replace("Z", "+00:00")) - timedelta(days=days)
+    return time.isoformat().replace("+00:00", "Z")
 
 
 def _checked(copy: WorkingCopy, role: str) -> list[int]:

@@ -1,9 +1,12 @@
 """Runs that are not what was planned; resealed, with sequence numbers that look right."""
 
+import json
 from itertools import pairwise
 from typing import Any
 
-from validator.mutations.mutation import Facts, all_of, collected, having, mutation, with_roles, with_rows
+import pyarrow as pa
+
+from validator.mutations.mutation import all_of, collected, having, mutation, several_processes, with_roles, with_rows
 from validator.mutations.provenance import edit_environment
 from validator.mutations.timing import arm_with, renumber, subject, subject_rows, timed_rows
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
@@ -12,23 +15,19 @@ from validator.reasons import Reason
 PER_PROCESS = ("samples", "processes", "telemetry", "correctness", "kernels", "repeats")
 
 
-def _several_processes(facts: Facts) -> str | None:
-    return None if facts.processes > 1 else "needs more than one process"
-
-
-@mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=_several_processes)
+@mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=several_processes)
 def environment_differs(copy: WorkingCopy) -> None:
     """One process ran on another machine."""
     edit_environment(copy, {"platform": "another-machine"}, rows=range(1))
 
 
-@mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=_several_processes)
+@mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=several_processes)
 def weights_differ(copy: WorkingCopy) -> None:
     """One process measured other weights."""
     copy.set_values("processes", [0], fixture_sha256="0" * 64)
 
 
-@mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=_several_processes)
+@mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=several_processes)
 def binaries_differ(copy: WorkingCopy) -> None:
     """One process loaded another library."""
     copy.set_values("processes", [0], binaries='{"libother.so":"' + "0" * 64 + '"}')
@@ -55,6 +54,35 @@ def clock_differs(copy: WorkingCopy) -> None:
     """One process read another clock than is locked."""
     other = "cuda-event" if copy.protocol()["timing"]["clock"] == "host" else "host"
     copy.set_values("processes", [0], clock=other)
+
+
+@mutation(Reason.BOUNDARY_MISMATCH, reseal=True)
+def copies_fewer(copy: WorkingCopy) -> None:
+    """All processes rotated fewer copies of the weights than are locked."""
+    points = json.loads(copy.column("processes", "copies")[0])
+    fewer = json.dumps(dict.fromkeys(points, copy.protocol()["fixture"]["copies"] - 1 or 7))
+    copy.set_columns("processes", copies=[fewer] * len(copy.column("processes", "copies")))
+
+
+@mutation(Reason.PROCESS_MISSING, reseal=True)
+def interrupted_and_never_resumed(copy: WorkingCopy) -> None:
+    """A process that was measured twice: the slower one is called interrupted, and the ledger has no resumption."""
+    last = subject(copy)
+    for name in PER_PROCESS:
+        table = copy.table(name)
+        mine = copy.rows(name, **last)
+        again = table.take(pa.array(mine, type=pa.int64()))
+        index = table.schema.get_field_index("attempt")
+        later = pa.array([last["attempt"] + 1] * len(mine), type=table.schema.field(index).type)
+        copy.write_table(name, pa.concat_tables([table, again.set_column(index, table.schema.field(index), later)]))
+    rows = copy.rows("processes", **last)
+    copy.set_values("processes", rows, status="interrupted", reason="interrupted")
+
+
+@mutation(Reason.PROCESS_MISSING, reseal=True, applies_to=with_rows("correctness"))
+def rows_of_a_stranger(copy: WorkingCopy) -> None:
+    """A correctness row belongs to a process that no other table knows."""
+    copy.set_values("correctness", [0], process=1000)
 
 
 @mutation(Reason.ROUTING_MISMATCH, reseal=True, applies_to=with_rows("routing"))
@@ -240,22 +268,30 @@ def seq_with_a_gap(copy: WorkingCopy) -> None:
     copy.set_columns("samples", seq=seqs)
 
 
-@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(_several_processes, with_rows("kernels")))
+@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(several_processes, with_rows("kernels")))
 def kernel_differs(copy: WorkingCopy) -> None:
     """An arm launched another kernel in one process."""
     copy.set_values("kernels", [0], name=copy.column("kernels", "name")[0] + "_fallback")
 
 
-@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(_several_processes, with_rows("kernels")))
+@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(several_processes, with_rows("kernels")))
 def kernel_grid_differs(copy: WorkingCopy) -> None:
     """An arm launched another grid in one process."""
     copy.set_values("kernels", [0], grid="1,1,7")
 
 
-@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(_several_processes, with_rows("kernels")))
+@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=all_of(several_processes, with_rows("kernels")))
 def kernels_of_a_process_deleted(copy: WorkingCopy) -> None:
     """Nothing is said about the kernels of one process."""
     copy.drop("kernels", copy.rows("kernels", **subject(copy)))
+
+
+@mutation(Reason.KERNEL_IDENTITY, reseal=True, applies_to=with_rows("kernels"))
+def kernels_of_a_gpu_emptied(copy: WorkingCopy) -> None:
+    """Nothing is said about kernels at all, on a device that launched them."""
+    if copy.read_environment(0)["device"] != "cuda":
+        raise NoSubjectError("the device is scripted: it need not say what it launched")
+    copy.take("kernels", [])
 
 
 @mutation(Reason.CORRECTNESS_MISSING, reseal=True, applies_to=with_rows("correctness"))
@@ -292,10 +328,35 @@ def telemetry_of_an_arm_deleted(copy: WorkingCopy) -> None:
     copy.drop("telemetry", copy.rows("telemetry", arm=arm_with(copy, "candidate")))
 
 
-@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=all_of(_several_processes, with_rows("telemetry")))
+@mutation(Reason.ROWS_MISSING, reseal=True, applies_to=all_of(several_processes, with_rows("telemetry")))
 def telemetry_of_a_process_deleted(copy: WorkingCopy) -> None:
     """Nothing is said of the clocks of one process."""
     copy.drop("telemetry", copy.rows("telemetry", **subject(copy)))
+
+
+@mutation(Reason.ROWS_DUPLICATED, reseal=True, applies_to=with_rows("telemetry"))
+def telemetry_row_doubled(copy: WorkingCopy) -> None:
+    """A good reading of the clocks stands twice."""
+    count = len(copy.column("telemetry", "process"))
+    copy.take("telemetry", [0, *range(count)])
+
+
+@mutation(Reason.ORDER_NOT_AS_PLANNED, reseal=True, applies_to=with_rows("telemetry"))
+def telemetry_of_no_block(copy: WorkingCopy) -> None:
+    """There are readings of a block that was never planned."""
+    table = copy.table("telemetry")
+    index = table.schema.get_field_index("block")
+    more = pa.array([copy.protocol()["schedule"]["blocks"] + 5], type=table.schema.field(index).type)
+    copy.write_table(
+        "telemetry", pa.concat_tables([table, table.slice(0, 1).set_column(index, table.schema.field(index), more)])
+    )
+
+
+@mutation(Reason.ROWS_DUPLICATED, reseal=True, applies_to=with_rows("correctness"))
+def correctness_row_doubled(copy: WorkingCopy) -> None:
+    """A check of an output stands twice."""
+    count = len(copy.column("correctness", "process"))
+    copy.take("correctness", [0, *range(count)])
 
 
 @mutation(Reason.ROWS_MISSING, reseal=True, applies_to=all_of(having(clock="cuda-event"), with_rows("telemetry")))

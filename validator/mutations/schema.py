@@ -4,7 +4,7 @@ import math
 
 import pyarrow as pa
 
-from validator.mutations.mutation import collected, mutation, with_rows
+from validator.mutations.mutation import collected, having, mutation, with_rows
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
@@ -131,6 +131,36 @@ def _float_duration(copy: WorkingCopy, last: float | None) -> None:
     if last is not None:
         values[-1] = last
     copy.write_table("samples", table.set_column(index, field, pa.array(values, type=field.type)))
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True, applies_to=with_rows("correctness"))
+def cosine_above_one(copy: WorkingCopy) -> None:
+    """The candidate's output is more alike to the truth than the truth itself."""
+    copy.set_values("correctness", [0], min_cosine=1.5)
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True, applies_to=with_rows("correctness"))
+def error_below_zero(copy: WorkingCopy) -> None:
+    """A relative error is negative."""
+    copy.set_values("correctness", [0], rel_error=-1.0)
+
+
+@mutation(Reason.SCHEMA_COLUMN, reseal=True, applies_to=having(cache="cold-flush"))
+def flush_times_dropped(copy: WorkingCopy) -> None:
+    """Nothing is said of how long the cache was flushed."""
+    copy.write_table("samples", copy.table("samples").drop_columns(["flush_ns"]))
+
+
+@mutation(
+    Reason.SCHEMA_COLUMN,
+    reseal=True,
+    applies_to=lambda facts: "the cache is flushed" if facts.cache == "cold-flush" else None,
+)
+def flush_times_without_a_flush(copy: WorkingCopy) -> None:
+    """There are flush times, and the protocol flushes nothing."""
+    table = copy.table("samples")
+    field = pa.field("flush_ns", pa.int64(), nullable=False, metadata={"unit": "ns"})
+    copy.write_table("samples", table.append_column(field, pa.array([50_000] * table.num_rows)))
 
 
 MUTATIONS = collected(globals())

@@ -44,11 +44,18 @@ def timed_rows(copy: WorkingCopy) -> list[int]:
 
 
 def retime(copy: WorkingCopy, durations: Mapping[int, int]) -> None:
-    """Give rows new durations; their host times follow, and so do those of every later row of the process."""
-    old = copy.column("samples", "duration_ns")
-    new = [durations.get(row, duration) for row, duration in enumerate(old)]
+    """Give rows new durations, in whole steps of the clock; their host times follow, and so do those of every later row of the process."""
+    old, step = copy.column("samples", "duration_ns"), tick(copy)
+    new = [round(durations[row] / step) * step if row in durations else duration for row, duration in enumerate(old)]
     shift_host_times(copy, {row: new[row] - old[row] for row in durations})
     copy.set_columns("samples", duration_ns=new)
+
+
+def tick(copy: WorkingCopy) -> int:
+    """The step of the event clock; 1 ns on a host."""
+    if copy.protocol()["timing"]["clock"] == "host":
+        return 1
+    return int(max(copy.column("processes", "clock_tick_ns")))
 
 
 def scale(copy: WorkingCopy, rows: Iterable[int], factor: float) -> None:

@@ -7,6 +7,7 @@ Rules:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from validator.findings import Finding, Json
 from validator.reading.canonical import StrictJsonError, is_canonical, parse_json, sha256
@@ -54,6 +55,8 @@ class ProcessRecord:
     copies: tuple[tuple[str, int], ...]
     unsupported: tuple[tuple[str, str], ...]
     binaries: tuple[tuple[str, str], ...]
+    started: datetime | None
+    ended: datetime | None
 
     @property
     def name(self) -> str:
@@ -96,6 +99,8 @@ def read_processes(frame: Frame) -> tuple[tuple[ProcessRecord, ...], tuple[Findi
                 copies=_copies(frame, row, findings),
                 unsupported=_unsupported(frame, row, findings),
                 binaries=_binaries(frame, row, findings),
+                started=parse_utc(frame.text("started_utc", row)),
+                ended=parse_utc(frame.text("ended_utc", row)),
             )
         )
     return tuple(records), tuple(findings)

@@ -4,6 +4,8 @@ Rules:
 1. Columns stand in this order; ``nullable`` is true for the columns marked ``?``.
 2. Dictionary, large and view encodings count as their plain type; anything else must match exactly.
 3. The unit of a column follows from its name.
+4. ``flush_ns`` is the last column of samples where the cache is flushed before each sample; whether it has to be there
+   is judged by ``validator.checks.schema``, so that a table can be read beside a protocol that cannot.
 """
 
 from dataclasses import dataclass
@@ -61,4 +63,11 @@ def _parse(line: str) -> tuple[ColumnSchema, ...]:
     return tuple(columns)
 
 
+FLUSH = ColumnSchema(name="flush_ns", type="int64", nullable=False)
 TABLES = {name: _parse(line) for name, line in _LINES.items()}
+
+
+def columns_of(table: str, present: list[str]) -> tuple[ColumnSchema, ...]:
+    """Give the columns that a table should have: with the flush times where they are among those present."""
+    flushed = table == "samples" and FLUSH.name in present
+    return (*TABLES[table], FLUSH) if flushed else TABLES[table]

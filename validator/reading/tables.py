@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from validator.findings import Finding
 from validator.reading.canonical import digest_of
 from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_parquet, check_size
-from validator.reading.schema import TABLES, ColumnSchema
+from validator.reading.schema import TABLES, ColumnSchema, columns_of
 from validator.reasons import Reason
 
 _BATCH = 1 << 17
@@ -204,9 +204,10 @@ def _read(file: pq.ParquetFile, name: str) -> TableRead:
     rows = int(file.metadata.num_rows)
     findings = [*_columns(schema, name), *_types(schema, name, rows), *_units(schema, name)]
     broken = any(finding.reason is Reason.SCHEMA_TYPE for finding in findings)
-    missing = [column.name for column in TABLES[name] if column.name not in schema.names]
+    wanted = columns_of(name, schema.names)
+    missing = [column.name for column in wanted if column.name not in schema.names]
     doubled = len(set(schema.names)) != len(schema.names)
-    units = any(column.unit for column in TABLES[name])
+    units = any(column.unit for column in wanted)
     bare = units and not any(field.metadata and b"unit" in field.metadata for field in schema)
     footer = tuple(
         (key.decode(errors="replace"), value.decode(errors="replace"))
@@ -216,9 +217,9 @@ def _read(file: pq.ParquetFile, name: str) -> TableRead:
     if missing or broken or doubled:
         _exhaust(file, name)
         return TableRead(frame=None, content_sha256=None, rows=rows, findings=tuple(findings), footer=footer, bare=bare)
-    columns = [_Column(schema=column) for column in TABLES[name]]
+    columns = [_Column(schema=column) for column in wanted]
     start = 0
-    for batch in file.iter_batches(batch_size=_BATCH, columns=[column.name for column in TABLES[name]]):
+    for batch in file.iter_batches(batch_size=_BATCH, columns=[column.name for column in wanted]):
         for column in columns:
             column.add(batch.column(column.schema.name), start)
         start += batch.num_rows
@@ -238,7 +239,7 @@ def _exhaust(file: pq.ParquetFile, name: str) -> None:
     schema = file.schema_arrow
     good = [
         column.name
-        for column in TABLES[name]
+        for column in columns_of(name, schema.names)
         if schema.names.count(column.name) == 1 and _plain(schema.field(column.name).type) == column.type
     ]
     for _ in file.iter_batches(batch_size=_BATCH, columns=good):
@@ -264,7 +265,7 @@ def _frame(columns: list[_Column], name: str, rows: int) -> Frame:
 
 
 def _columns(schema: pa.Schema, name: str) -> Iterator[Finding]:
-    expected = [column.name for column in TABLES[name]]
+    expected = [column.name for column in columns_of(name, schema.names)]
     if schema.names == expected:
         return
     lacking = [column for column in expected if column not in schema.names]
@@ -290,7 +291,7 @@ def _plain(kind: pa.DataType) -> str:
 
 def _types(schema: pa.Schema, name: str, rows: int) -> Iterator[Finding]:
     """Compare types; a string column without a single value may have the null type, as some engines write it."""
-    for column in TABLES[name]:
+    for column in columns_of(name, schema.names):
         index = schema.get_field_index(column.name)
         empty = column.kind == "string" and (column.nullable or rows == 0)
         if empty and index >= 0 and pa.types.is_null(schema.field(index).type):
@@ -305,7 +306,7 @@ def _types(schema: pa.Schema, name: str, rows: int) -> Iterator[Finding]:
 
 
 def _units(schema: pa.Schema, name: str) -> Iterator[Finding]:
-    for column in TABLES[name]:
+    for column in columns_of(name, schema.names):
         index = schema.get_field_index(column.name)
         metadata = (schema.field(index).metadata or {}) if index >= 0 else {}
         unit = metadata.get(b"unit")
