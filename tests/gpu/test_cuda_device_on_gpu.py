@@ -151,13 +151,18 @@ def test_persisting_lines_are_reset_before_every_sample(device, monkeypatch):
 
 
 def test_a_flush_makes_a_small_array_cold():
-    medians = {}
+    medians, flushes = {}, {}
     for cache in ("warm", "cold-flush"):
         device = CudaDevice(cache=cache)
         arm = prepared(ceilings_cuda.prepare_read, make_arrays(seed=1, bytes=24 * MIB, copies=1, device="cuda"), VECTOR)
         timer = device.timer(arm.call, calls=1, copies=1, with_delay=False)
-        medians[cache] = statistics.median(timer.sample(injected_ns=0).duration_ns for _ in range(30))
+        timings = [timer.sample(injected_ns=0) for _ in range(30)]
+        medians[cache] = statistics.median(timing.duration_ns for timing in timings)
+        flushes[cache] = [timing.flush_ns for timing in timings]
     assert medians["cold-flush"] > 1.1 * medians["warm"]
+    assert flushes["warm"] == [None] * 30
+    # twice the L2 at less than the memory's peak of 4800 GB/s
+    assert min(flushes["cold-flush"]) > 2 * device.l2_bytes / 4800
 
 
 def test_kernels_of_a_call(device):
