@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
 from benchkit.device.fake import read_script
 from benchkit.device.ports import Reading, Timer
@@ -35,7 +37,7 @@ from benchkit.run.fake_bench import FakeBench
 from benchkit.run.folder import RunFolder, RunSettings
 from benchkit.run.locking import arm_sources
 from benchkit.run.records import End, Header, RecordWriter
-from benchkit.units import NS_PER_MS
+from benchkit.units import NS_PER_MS, FloatArray
 
 DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
 
@@ -144,7 +146,8 @@ class Worker:
             if truth == tolerance.truth and not right:
                 failure = (
                     f"correctness ({stage}): {arm.name} at {point.id}: expected min_cosine >= {tolerance.min_cosine} and "
-                    f"rel_error <= {tolerance.max_rel_error}, found {found.min_cosine:.9g} and {found.rel_error:.3g}"
+                    f"rel_error <= {tolerance.max_rel_error}, found {found.min_cosine:.9g} and {found.rel_error:.3g}; "
+                    + first_wrong(output, prepared.expected(truth), tolerance.max_rel_error)
                 )
         self._writer.rows("correctness", rows)
         if failure is not None:
@@ -240,6 +243,16 @@ class Worker:
                 edges = (("before", before), ("after", self._bench.device.reading()))
                 self._writer.rows("telemetry", [_telemetry(place, edge, at) for edge, at in edges if at is not None])
         return durations
+
+
+def first_wrong(output: FloatArray, expected: FloatArray, max_rel_error: float) -> str:
+    """Name the first element that is further from the truth than ``max_rel_error`` of its largest value, or the furthest one."""
+    away = np.abs(output - expected)
+    away[~np.isfinite(output)] = np.inf
+    off = np.flatnonzero(away > max_rel_error * np.max(np.abs(expected)))
+    at = int(off[0]) if len(off) else int(np.argmax(away))
+    index = [int(i) for i in np.unravel_index(at, output.shape)]
+    return f"first wrong element {index}: expected {expected.flat[at]:.9g}, found {output.flat[at]:.9g}"
 
 
 def _supported(arms: tuple[ReadyArm | tuple[Arm, Support], ...]) -> tuple[ReadyArm, ...]:

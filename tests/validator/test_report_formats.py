@@ -14,7 +14,7 @@ import pytest
 from validator.findings import Finding, Gate, Identity, Report, Validity, Verdict
 from validator.mutations import MUTATIONS, selftest
 from validator.reasons import Reason
-from validator.report.facts import claim_shown, clean
+from validator.report.facts import change, claim_shown, clean
 from validator.report.junit import render_junit
 from validator.report.latex import escape, render_latex
 from validator.report.markdown import code, render_markdown
@@ -64,14 +64,39 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(230 / 100, "+130 %"), (0.5, "-50 %"), (1.0, "+0 %"), (1.00123, "+0.123 %"), (None, "-")]
+)
+def test_a_ratio_as_a_change(ratio: float | None, text: str) -> None:
+    assert change(ratio) == text  # trial D06: from 100 to 230
+
+
 def test_markdown_of_a_valid_bundle(good: Report) -> None:
     lines = render_markdown([good]).splitlines()
     assert lines[0] == "### ✅ VALID; ✅ superior (all-points, 2 comparisons)"
     assert lines[2] == "protocol `built`, run `20260101T120000Z-0123abcd`"
     rows = [cells(line) for line in lines if line.startswith("| `")]
     assert rows == [
-        ["`mib=1`", "`cand` / `base`", "0.990009", "0.989748 to 0.99027", "0.99027 &lt; 1.02", "5", "✅ superior"],
-        ["`mib=2`", "`cand` / `base`", "0.990048", "0.989852 to 0.990245", "0.990245 &lt; 1.02", "5", "✅ superior"],
+        [
+            "`mib=1`",
+            "`cand` / `base`",
+            "0.990009",
+            "-0.999 %",
+            "0.989748 to 0.99027",
+            "0.99027 &lt; 1.02",
+            "5",
+            "✅ superior",
+        ],
+        [
+            "`mib=2`",
+            "`cand` / `base`",
+            "0.990048",
+            "-0.995 %",
+            "0.989852 to 0.990245",
+            "0.990245 &lt; 1.02",
+            "5",
+            "✅ superior",
+        ],
     ]
     assert f"validator report {good.bundle.path}" in lines
     assert f"- protocol digest: `{good.bundle.protocol_digest}`" in lines
@@ -110,7 +135,7 @@ def test_markdown_keeps_hostile_strings_in_code_spans(good: Report) -> None:
             rest = spans_removed(line)
             assert not re.search(r"[@\[\]\\]|<script|http|evil|\x00|\x1b|\u202e", rest), line
     rows = [line for line in text.splitlines() if line.startswith("| ") and "alert" in line]
-    assert [len(cells(row)) for row in rows] == [7, 7]
+    assert [len(cells(row)) for row in rows] == [8, 8]
 
 
 @pytest.mark.parametrize(

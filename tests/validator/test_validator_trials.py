@@ -64,7 +64,7 @@ def test_a08_a_ceiling_is_shown_in_both_units_and_one_way(tmp_path: Path) -> Non
 def test_f04_the_first_three_rows_deleted(tmp_path: Path) -> None:
     draft = builder.draft()
     del draft.samples[:3]
-    assert validate(draft.seal(tmp_path / "b")).codes[0] in (R.WARMUP_COUNT, R.ARM_MISSING, R.ROWS_MISSING)
+    assert validate(draft.seal(tmp_path / "b")).codes == (R.WARMUP_COUNT, R.WARMUP_COUNT)
 
 
 @pytest.mark.parametrize(("imported", "codes"), [("1.25.0", [R.BUILD_MISMATCH] * 5), ("1.21.0+cu128", [])])

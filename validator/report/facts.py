@@ -51,6 +51,11 @@ def _escape(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def change(ratio: float | None) -> str:
+    """Say a ratio as a change: 2.3 is ``+130 %``."""
+    return "-" if ratio is None else f"{100 * (ratio - 1):+.3g} %"
+
+
 def tone(verdict: Verdict) -> str:
     """Give the kind of a verdict: ``good``, ``open`` or ``bad``."""
     if verdict in SHOWN:

@@ -13,6 +13,7 @@ from validator.findings import Comparison, Report, Validity
 from validator.report.facts import (
     TITLES,
     UNTRUSTED,
+    change,
     clean,
     command,
     confidence,
@@ -93,8 +94,8 @@ def _comparisons(report: Report, items: Sequence[Comparison]) -> Iterator[str]:
     if not trusted(report):
         yield f"> **The bundle is {report.validity.value}: these numbers are {UNTRUSTED}.**"
         yield ""
-    yield f"| operating point | candidate / baseline | ratio | {confidence(report)} interval | upper : limit | pairs | verdict |"
-    yield "|---|---|---:|---:|---:|---:|---|"
+    yield f"| operating point | candidate / baseline | ratio | change | {confidence(report)} interval | upper : limit | pairs | verdict |"
+    yield "|---|---|---:|---:|---:|---:|---:|---|"
     for item in items[:_MOST_ROWS]:
         yield "| " + " | ".join(_row(report, item)) + " |"
     if len(items) > _MOST_ROWS:
@@ -117,6 +118,7 @@ def _row(report: Report, item: Comparison) -> tuple[str, ...]:
         code(item.operating_point, cell=True),
         f"{code(item.candidate, cell=True)} / {code(item.baseline, cell=True)}",
         number(item.ratio),
+        change(item.ratio),
         f"{against(item.lower, 1.0)} to {upper}",
         "-" if item.upper is None else relation(item.upper, limit).replace("<", "&lt;").replace(">", "&gt;"),
         str(item.pairs),

@@ -13,7 +13,7 @@ from itertools import groupby
 from validator.findings import Comparison, Numbers, Report, Validity
 from validator.reasons import Reason
 from validator.report.extras import extra_tables
-from validator.report.facts import headline, level
+from validator.report.facts import change, headline, level
 from validator.report.table import against, ascii_only, number, relation, table
 
 Paint = Callable[[str, Validity], str]
@@ -127,7 +127,7 @@ def _level(report: Report) -> Iterator[str]:
 
 
 def _comparisons(numbers: Numbers) -> Iterator[str]:
-    head = ("operating point", "ratio", "lower", "upper", "upper : limit", "pairs", "p (non-inf.)", "verdict")
+    head = ("operating point", "ratio", "change", "lower", "upper", "upper : limit", "pairs", "p (non-inf.)", "verdict")
     for (candidate, baseline, claim), group in groupby(
         numbers.comparisons, key=lambda item: (item.candidate, item.baseline, item.claim)
     ):
@@ -146,6 +146,7 @@ def _comparison(item: Comparison) -> tuple[str, ...]:
     return (
         item.operating_point,
         number(item.ratio),
+        change(item.ratio),
         against(item.lower, 1.0),
         "unbounded" if item.unbounded else against(item.upper, limit),
         "-" if item.upper is None else relation(item.upper, limit),
