@@ -264,6 +264,28 @@ class StageShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bookkeeping:
+    """How much of a path's stages only moves and orders what the others compute: sort, pad, gather, scatter, combine."""
+
+    operating_point: str
+    path: str
+    path_ns: float | None
+    stages_ns: float
+    percent_bookkeeping: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """What one call of an arm launches, its scratch for each token, and its rate in issued bytes."""
+
+    operating_point: str
+    arm: str
+    kernels: str
+    scratch_bytes_per_token: float | None
+    issued_gb_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
     """How often the software power cap was active at a point, and the SM clocks that were seen."""
 
@@ -304,6 +326,8 @@ class Supplement:
 
     accuracy: tuple[Accuracy, ...]
     stages: tuple[StageShare, ...]
+    bookkeeping: tuple[Bookkeeping, ...]
+    launches: tuple[Launches, ...]
     power_cap: tuple[PowerCap, ...]
     ceilings: tuple[Ceiling, ...]
     uneven: tuple[Uneven, ...]

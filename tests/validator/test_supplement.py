@@ -44,6 +44,28 @@ def test_stages_sum_to_the_whole(report: dict[str, list[dict[str, object]]]) -> 
         assert sum(float(str(row["percent_of_stages"])) for row in shares) == pytest.approx(100)
 
 
+def test_bookkeeping_is_five_of_the_eight_stages(report: dict[str, list[dict[str, object]]]) -> None:
+    moved = ("stage_sort", "stage_pad", "stage_gather", "stage_scatter", "stage_combine")
+    assert [(row["operating_point"], row["path"]) for row in report["bookkeeping"]] == [
+        (f"batch={size}", "eight_stage") for size in (1, 8, 32)
+    ]
+    for row in report["bookkeeping"]:
+        shares = [item for item in report["stages"] if item["operating_point"] == row["operating_point"]]
+        expected = sum(float(str(item["percent_of_stages"])) for item in shares if item["arm"] in moved)
+        assert row["percent_bookkeeping"] == pytest.approx(expected)
+    assert (
+        20 < float(str(report["bookkeeping"][0]["percent_bookkeeping"])) < 45
+    )  # the source: 42 % at one token, in bf16
+
+
+def test_launches_name_the_kernels_and_what_stays_in_memory(report: dict[str, list[dict[str, object]]]) -> None:
+    (row,) = [row for row in report["launches"] if (row["operating_point"], row["arm"]) == ("batch=8", "literal")]
+    assert row["kernels"] == "moe_gate_up_3d_batched + moe_down_3d_batched"
+    assert row["scratch_bytes_per_token"] == 8 * 768 * 2  # h alone, in bf16
+    (arm,) = [row for row in report["arms"] if (row["operating_point"], row["arm"]) == ("batch=8", "literal")]
+    assert row["issued_gb_per_s"] == pytest.approx(float(str(arm["issued_bytes"])) / float(str(arm["median_ns"])))
+
+
 def test_the_power_cap_is_printed_and_no_gate(report: dict[str, list[dict[str, object]]]) -> None:
     capped = {row["operating_point"]: float(str(row["percent_of_rows"])) for row in report["power_cap"]}
     assert set(capped) == {f"batch={size}" for size in (1, 2, 4, 8, 16, 32, 64)}

@@ -61,6 +61,8 @@ class Arm:
     ceiling: str | None
     bytes: int | None
     tolerance: Tolerance | None
+    part_of: str | None = None
+    stage: str | None = None  # of a component: params.stage
 
     def stands_at(self, point: str) -> bool:
         """Say whether the arm stands at a point."""

@@ -209,16 +209,15 @@ def _points(fields: Fields) -> tuple[Point, ...]:
 def _arm(fields: Fields, default_calls: int) -> Arm:
     role = fields.choice("role", ROLES)
     own_calls = fields.optional_integer("calls_per_sample", least=1)
+    stage = None
     control, component, ceiling = role in CONTROLS, role == "component", role == "ceiling"
     points = fields.texts("points") if fields.has("points") else None
     if not control:
         fields.text("kernel")
-        _params(fields)
+        stage = _params(fields)
     tolerance = None if control else CEILING_TOLERANCE
     if not control and (fields.has("correctness") or not ceiling):
         tolerance = _tolerance(fields.table("correctness"))
-    if component:
-        fields.text("part_of", pattern=_NAME)
     result = Arm(
         name=fields.text("name", pattern=_NAME),
         role=role,
@@ -229,12 +228,16 @@ def _arm(fields: Fields, default_calls: int) -> Arm:
         ceiling=fields.choice("ceiling", ("copy", "read")) if ceiling else None,
         bytes=fields.integer("bytes", least=1) if ceiling else None,
         tolerance=tolerance,
+        part_of=fields.text("part_of", pattern=_NAME) if component else None,
+        stage=stage if component else None,
     )
     fields.finish()
     return result
 
 
-def _params(fields: Fields) -> None:
+def _params(fields: Fields) -> str | None:
+    """Check the parameters; give the one that names a stage, where there is one."""
+    stage = None
     for key in ("params", "by_point"):
         if not fields.has(key):
             continue
@@ -245,6 +248,9 @@ def _params(fields: Fields) -> None:
                 value = table.raw(name)
                 if not isinstance(value, str | int):
                     table.wrong(name, "a string, an integer or a boolean", value)
+                elif (key, name) == ("params", "stage"):
+                    stage = str(value)
+    return stage
 
 
 def _tolerance(fields: Fields) -> Tolerance:

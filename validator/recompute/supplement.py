@@ -4,7 +4,9 @@ Rules:
 1. Nothing here enters a verdict, a gate or validity; nothing of it stands in analysis.json.
 2. Errors are the worst over the processes and stages of the analysed attempts; a number that is not finite is null.
 3. The share of a component is its median time over the sum of the medians of all components at the point.
-4. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
+4. Bookkeeping is what the stages sort, pad, gather, scatter and combine take of that sum (``params.stage`` of a component).
+5. Kernel names, scratch and launches are those of the first analysed process; another one's differ nowhere (``KERNEL_IDENTITY``).
+6. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
 """
 
 import math
@@ -12,13 +14,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from validator.findings import Accuracy, ArmSummary, Ceiling, Numbers, PowerCap, StageShare, Supplement, Uneven
+from validator.findings import (
+    Accuracy,
+    ArmSummary,
+    Bookkeeping,
+    Ceiling,
+    Launches,
+    Numbers,
+    PowerCap,
+    StageShare,
+    Supplement,
+    Uneven,
+)
 from validator.reading.rows import View
 from validator.reading.tables import Frame
 from validator.recompute.measure import measure
 
 _POWER_CAP = 0x4
 _MANY_TIMES = 5
+_BOOKKEEPING = ("sort", "pad", "gather", "scatter", "combine")
 
 
 def supplement(view: View, numbers: Numbers) -> Supplement:
@@ -26,6 +40,8 @@ def supplement(view: View, numbers: Numbers) -> Supplement:
     return Supplement(
         accuracy=tuple(_accuracy(view)),
         stages=tuple(_stages(numbers.arms)),
+        bookkeeping=tuple(_bookkeeping(view, numbers.arms)),
+        launches=tuple(_launches(view, numbers.arms)),
         power_cap=tuple(_power_cap(view)),
         ceilings=tuple(_ceilings(view, numbers.arms)),
         uneven=tuple(_uneven(view)),
@@ -105,6 +121,50 @@ def _stages(arms: tuple[ArmSummary, ...]) -> Iterator[StageShare]:
             median_ns=arm.median_ns or 0.0,
             percent_of_stages=100 * (arm.median_ns or 0.0) / total,
         )
+
+
+def _bookkeeping(view: View, arms: tuple[ArmSummary, ...]) -> Iterator[Bookkeeping]:
+    components = {arm.name: arm for arm in view.protocol.arms if arm.stage is not None and arm.part_of is not None}
+    times = {(arm.operating_point, arm.arm): arm.median_ns for arm in arms}
+    for point in view.protocol.points:
+        paths = dict.fromkeys(arm.part_of for arm in components.values())
+        for path in paths:
+            mine = [
+                (arm, times.get((point.id, name)) or 0.0) for name, arm in components.items() if arm.part_of == path
+            ]
+            total = sum(time for _, time in mine)
+            if path is not None and total:
+                yield Bookkeeping(
+                    operating_point=point.id,
+                    path=path,
+                    path_ns=times.get((point.id, path)),
+                    stages_ns=total,
+                    percent_bookkeeping=100 * sum(time for arm, time in mine if arm.stage in _BOOKKEEPING) / total,
+                )
+
+
+def _launches(view: View, arms: tuple[ArmSummary, ...]) -> Iterator[Launches]:
+    frame = view.bundle.frame("kernels")
+    if frame is None:
+        return
+    names: dict[tuple[str, str], dict[tuple[int, int], list[str]]] = {}
+    analysed = {(record.process, record.attempt) for record, _ in view.records() if record.analysed}
+    for row in range(frame.rows):
+        if frame.process(row) in analysed:
+            cell = names.setdefault((frame.text("point", row), frame.text("arm", row)), {})
+            cell.setdefault(frame.process(row), []).append(frame.text("name", row))
+    tokens = {point.id: int(point.value("batch") or 0) for point in view.protocol.points}
+    for arm in arms:
+        processes = names.get((arm.operating_point, arm.arm))
+        if processes:
+            batch = tokens[arm.operating_point]
+            yield Launches(
+                operating_point=arm.operating_point,
+                arm=arm.arm,
+                kernels=" + ".join(next(iter(processes.values()))),
+                scratch_bytes_per_token=arm.scratch_bytes / batch if arm.scratch_bytes is not None and batch else None,
+                issued_gb_per_s=arm.issued_bytes / arm.median_ns if arm.issued_bytes and arm.median_ns else None,
+            )
 
 
 def _power_cap(view: View) -> Iterator[PowerCap]:

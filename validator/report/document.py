@@ -33,6 +33,8 @@ def document(report: Report) -> dict[str, Json]:
         "family": plain(numbers and numbers.family),
         "accuracy": plain(beside and beside.accuracy) or [],
         "stages": plain(beside and beside.stages) or [],
+        "bookkeeping": plain(beside and beside.bookkeeping) or [],
+        "launches": plain(beside and beside.launches) or [],
         "power_cap": plain(beside and beside.power_cap) or [],
         "ceilings": plain(beside and beside.ceilings) or [],
         "uneven": plain(beside and beside.uneven) or [],

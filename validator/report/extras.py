@@ -67,7 +67,9 @@ def _beside(report: Report) -> list[Extra]:
     lists: list[tuple[str, tuple[str, ...], Sequence[object]]] = [
         ("launches and outputs", ("operating_point", "arm", *_LAUNCHES), launched),
         ("accuracy against each truth", (), several),
+        ("kernels", (), found.launches),
         ("stages", (), found.stages),
+        ("bookkeeping", (), found.bookkeeping),
         ("software power cap", (), capped),
         ("ceilings", (), found.ceilings),
         ("uneven samples", (), found.uneven),

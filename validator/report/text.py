@@ -37,6 +37,8 @@ _SAYS = {
     "launches and outputs": " (kernels of one call; scratch of the arm; outputs over all repeats and processes)",
     "accuracy against each truth": " (worst over processes; as recorded)",
     "stages": " (share of the sum of all stages at the point)",
+    "bookkeeping": " (sort, pad, gather, scatter, combine: their share of the sum of the stages)",
+    "kernels": " (of one call, in order)",
     "ceilings": " (GB = 10^9 bytes, GiB = 2^30)",
     "uneven samples": " (kept: the largest timed sample of an arm in a process is more than 5 times its median)",
     "software power cap": " (throttle bit 0x4, and the SM clocks that were seen; no gate)",
