@@ -342,6 +342,7 @@ class Identity:
     protocol_digest: str | None = None
     run_id: str | None = None
     gpu: str | None = None
+    manifest_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,6 +167,7 @@ def _identity(bundle: Bundle) -> Identity:
         protocol_digest=digest or (manifest.protocol_digest if manifest else None),
         run_id=manifest.run_id if manifest else None,
         gpu=gpus[0] if gpus else None,
+        manifest_sha256=bundle.manifest_sha256,
     )
 
 

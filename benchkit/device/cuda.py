@@ -251,6 +251,7 @@ class CudaDevice:
                 "compute_capability": f"{properties.major}.{properties.minor}",
                 "memory_bytes": int(properties.total_memory),
                 "sm_count": int(properties.multi_processor_count),
+                **self._telemetry.settings(),
             },
         }
 

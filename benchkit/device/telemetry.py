@@ -8,7 +8,7 @@ Rules:
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,23 @@ class GpuTelemetry:
             driver=_text(nvml.nvmlSystemGetDriverVersion()),
             cuda_driver_max=cuda_version_text(int(nvml.nvmlSystemGetCudaDriverVersion())),
         )
+
+    def settings(self) -> Mapping[str, object]:
+        """What an operator may have set: ``power_limit_w``, ``max_sm_clock_mhz``, ``ecc``, ``mig``; None where the GPU has or tells none."""
+        nvml, handle = self._nvml, self._handle
+        reads: Mapping[str, Callable[[], object]] = {
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0,
+            "max_sm_clock_mhz": lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(handle)[0]),
+            "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
+        }
+        return {name: self._asked(read) for name, read in reads.items()}
+
+    def _asked(self, read: Callable[[], object]) -> object:
+        try:
+            return read()
+        except self._nvml.NVMLError:
+            return None
 
 
 def _text(value: str | bytes) -> str:

@@ -9,10 +9,8 @@ Rules:
 import shlex
 import unicodedata
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from validator.findings import Comparison, Json, Report, Validity, Verdict, plain
-from validator.reading.canonical import read_small, sha256
 
 TITLES = {
     Verdict.SUPERIOR: "superior",
@@ -151,12 +149,3 @@ def extras(item: Comparison) -> Iterator[tuple[str, Json]]:
 def command(report: Report) -> str:
     """Give the command that checks a bundle again."""
     return f"validator report {shlex.quote(clean(report.bundle.path))}"
-
-
-def manifest_digest(report: Report) -> str | None:
-    """Give the SHA-256 of a local bundle's manifest.json; None where it cannot be read."""
-    path = Path(report.bundle.path) / "manifest.json"
-    try:
-        return None if path.is_symlink() or not path.is_file() else sha256(read_small(path))
-    except OSError:
-        return None

@@ -18,7 +18,6 @@ from validator.report.facts import (
     command,
     confidence,
     level,
-    manifest_digest,
     member_verdict,
     spread,
     tone,
@@ -150,7 +149,7 @@ def _recheck(report: Report) -> Iterator[str]:
     yield fence
     yield ""
     yield f"- protocol digest: {code(report.bundle.protocol_digest or '-')}"
-    yield f"- SHA-256 of manifest.json: {code(manifest_digest(report) or '-')}"
+    yield f"- SHA-256 of manifest.json: {code(report.bundle.manifest_sha256 or '-')}"
     if not report.context.protocol_given and report.validity is not Validity.COULD_NOT_CHECK:
         yield "- the protocol was taken from the bundle; compare it with yours by `--protocol FILE`"
     yield ""

@@ -118,6 +118,21 @@ def test_facts():
     )
 
 
+def test_what_an_operator_may_have_set():
+    nvml = scripted_nvml(
+        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 700_000,
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: {1: 1980}[kind],
+        nvmlDeviceGetEccMode=lambda handle: (1, 0),
+        nvmlDeviceGetMigMode=refuse,
+    )
+    assert GpuTelemetry(nvml, "GPU-aa").settings() == {
+        "power_limit_w": 700.0,
+        "max_sm_clock_mhz": 1980,
+        "ecc": True,
+        "mig": None,
+    }
+
+
 def opened(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> str:
     """UUID of the first visible GPU of the scripted NVML."""
     monkeypatch.setattr(telemetry, "_nvml", scripted_nvml)
