@@ -1,5 +1,7 @@
 """`validator index`: what stands in a catalogue, the queries that README shows, and the catalogue of results/."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -122,6 +124,29 @@ def test_the_dataset_card() -> None:
         assert paths, config
         schemas = {pq.read_schema(path).remove_metadata().to_string() for path in paths}
         assert len(schemas) == 1, "load_dataset needs one schema"
+
+
+def test_load_dataset_reads_the_folder(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    code = (
+        "import datasets, json, sys\n"
+        "loaded = {name: datasets.load_dataset(sys.argv[1], name, split='train') for name in ('catalogue', 'samples')}\n"
+        "print(json.dumps({name: [each.num_rows, str(each.features)] for name, each in loaded.items()}))\n"
+    )
+    environment = {
+        **os.environ,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(RESULTS)], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["catalogue"][0] == pq.read_metadata(RESULTS / "catalogue.parquet").num_rows
+    assert found["samples"][0] == sum(pq.read_metadata(path).num_rows for path in RESULTS.glob("*/*/samples.parquet"))
+    assert "'duration_ns': Value('int64')" in found["samples"][1]
 
 
 @pytest.mark.parametrize("engine", ["pyarrow", "pandas", "polars", "duckdb"])
