@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from validator.findings import Report, Validity
+    from validator.report.extras import Extra
     from validator.reproduction import Run
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -64,8 +65,6 @@ def report_command(
         checked = [_checked(bundle, protocol, stack, signed_by) for bundle in bundles]
         reports, folders = [report for report, _ in checked], tuple(folder for _, folder in checked)
         text = _rendered(reports, folders, form, colour=output is None)
-        if form == "text" and len(reports) > 1:
-            text = "\n\n".join([text, *_beside(reports, folders)])
     _write(text, output, ascii_alone=form in ("text", "json"))
     context.exit(exit_code(reports, require))
 
@@ -203,15 +202,10 @@ def _runs(reports: "Sequence[Report]", folders: "Sequence[Path]") -> "list[Run]"
     return [Run(report=report, machine=name, band=band) for report, f in known for name, band in [machine(f)]]
 
 
-def _beside(reports: "list[Report]", folders: "Sequence[Path]") -> list[str]:
-    """Give what is said of several runs of one protocol together."""
-    from validator.reproduction import side_by_side
-
+def _several(reports: "list[Report]", folders: "Sequence[Path]") -> "list[Run]":
+    """Give the runs, where a protocol has several of them."""
     digests = [report.bundle.protocol_digest for report in reports]
-    if len(set(digests)) == len(digests):
-        return []
-    lines = list(side_by_side(_runs(reports, folders)))
-    return ["\n".join(lines)] if lines else []
+    return [] if len(set(digests)) == len(digests) else _runs(reports, folders)
 
 
 def _need_pictures() -> None:
@@ -231,11 +225,11 @@ def _rendered(reports: "list[Report]", bundles: tuple[Path, ...], form: str, *, 
     if form == "html":
         from validator.report.html import render_html
 
-        return render_html(reports, bundles)
+        return render_html(reports, bundles, _beside(reports, bundles))
     if form == "markdown":
         from validator.report.markdown import render_markdown
 
-        return render_markdown(reports)
+        return render_markdown(reports, _beside(reports, bundles))
     if form == "latex":
         from validator.report.latex import render_latex
 
@@ -247,7 +241,22 @@ def _rendered(reports: "list[Report]", bundles: tuple[Path, ...], form: str, *, 
     from validator.report.text import render_text
 
     paint = _colour if colour and wants_colour() else _plain
-    return "\n\n".join(render_text(report, paint) for report in reports)
+    texts = [render_text(report, paint) for report in reports]
+    if several := _several(reports, bundles):
+        from validator.reproduction import side_by_side
+
+        texts.append("\n".join(side_by_side(several)))
+    return "\n\n".join(texts)
+
+
+def _beside(reports: "list[Report]", folders: "Sequence[Path]") -> "list[Extra]":
+    """Give the tables of several runs of one protocol."""
+    several = _several(reports, folders)
+    if not several:
+        return []
+    from validator.reproduction import beside_tables
+
+    return beside_tables(several)
 
 
 def wants_colour() -> bool:

@@ -14,6 +14,8 @@ from enum import StrEnum
 from scipy.special import stdtrit
 
 from validator.findings import Comparison, CouldNotCheckError, Json, Report, Validity, plain
+from validator.report.extras import Extra
+from validator.report.table import number
 
 SCHEMA = "validator.reproduction/1"
 
@@ -180,16 +182,49 @@ def render_reproduction(result: Reproduction) -> str:
     return "\n".join(lines)
 
 
+def _groups(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
+    """Give the runs of each protocol that has several, under a title."""
+    for digest in dict.fromkeys(run.report.bundle.protocol_digest for run in runs):
+        group = [run for run in runs if run.report.bundle.protocol_digest == digest and run.report.numbers is not None]
+        if digest is not None and len(group) > 1:
+            machines = len({run.machine for run in group})
+            word = f"{machines} machines" if machines > 1 else "one machine"
+            name = group[0].report.bundle.protocol_id
+            yield f"{len(group)} runs of protocol {name} on {word}, side by side and never pooled", group
+
+
+def beside_tables(runs: Sequence[Run]) -> list[Extra]:
+    """Give one table per protocol with several runs: a row per comparison and point, a column per run."""
+    return [
+        Extra(
+            title=title,
+            head=("operating point", "comparison", *(f"{run.report.bundle.run_id} ({run.machine})" for run in group)),
+            rows=tuple(_beside_rows(group)),
+            text_columns=2,
+        )
+        for title, group in _groups(runs)
+    ]
+
+
+def _beside_rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    listed = [run.report.numbers.comparisons for run in group if run.report.numbers is not None]
+    for items in zip(*listed, strict=True):
+        first: Comparison = items[0]
+        cells = [
+            f"{number(item.ratio)} [{number(item.lower)}, {number(item.upper)}] {item.verdict.value}" for item in items
+        ]
+        marks = ["" if run.report.validity is Validity.VALID else f"{run.report.validity.value}: " for run in group]
+        yield (
+            first.operating_point,
+            f"{first.candidate} / {first.baseline}",
+            *(mark + cell for mark, cell in zip(marks, cells, strict=True)),
+        )
+
+
 def side_by_side(runs: Sequence[Run]) -> Iterator[str]:
     """Give lines that set the runs of each protocol beside each other; none for a protocol with a single run."""
-    digests = list(dict.fromkeys(run.report.bundle.protocol_digest for run in runs))
-    for digest in digests:
-        group = [run for run in runs if run.report.bundle.protocol_digest == digest and run.report.numbers is not None]
-        if digest is None or len(group) < 2:
-            continue
-        machines = len({run.machine for run in group})
-        word = f"{machines} machines" if machines > 1 else "one machine"
-        yield f"{len(group)} runs of protocol {group[0].report.bundle.protocol_id} on {word}, side by side and never pooled"
+    for title, group in _groups(runs):
+        yield title
         for run in group:
             yield f"  {run.report.bundle.run_id}  {run.report.validity.value}  {ascii(run.machine)[1:-1]}"
             assert run.report.numbers is not None

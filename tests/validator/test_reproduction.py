@@ -128,6 +128,17 @@ def test_side_by_side(runs: dict[str, Path]) -> None:
     assert "side by side" not in run("report", runs["published"], runs["other"]).stdout
 
 
+@pytest.mark.parametrize("form", ["markdown", "html"])
+def test_side_by_side_in_a_document(runs: dict[str, Path], form: str) -> None:
+    text = run("report", runs["published"], runs["same"], "--format", form).stdout
+    assert "2 runs of protocol built on 2 machines, side by side and never pooled" in text
+    first, second = (json.loads(run("report", runs[name], "--format", "json").stdout) for name in ("published", "same"))
+    ratios = [report["comparisons"][0]["ratio"] for report in (first, second)]
+    row = next(line for line in text.splitlines() if all(f"{ratio:.6g} [" in line for ratio in ratios))
+    assert all(f"] {report['comparisons'][0]['verdict']}" in row for report in (first, second))
+    assert "side by side" not in run("report", runs["published"], runs["other"], "--format", form).stdout
+
+
 @pytest.mark.parametrize(
     ("band", "value"), [("5%", 0.05), (0.05, 0.05), (5, None), ("0%", None), (1.5, None), (True, None)]
 )

@@ -108,8 +108,8 @@ class Page:
     more_points: int
 
 
-def render_html(reports: Sequence[Report], sources: Sequence[Path]) -> str:
-    """Render all bundles as one page; ``sources`` are the folders that the reports are about."""
+def render_html(reports: Sequence[Report], sources: Sequence[Path], beside: Sequence[Extra] = ()) -> str:
+    """Render all bundles as one page; ``sources`` are the folders that the reports are about, ``beside`` tables of several runs."""
     pages = [
         page(report, gather(source), f"b{place}-")
         for place, (report, source) in enumerate(zip(reports, sources, strict=True), start=1)
@@ -122,6 +122,7 @@ def render_html(reports: Sequence[Report], sources: Sequence[Path]) -> str:
     style = Markup((folder / "page.css").read_text("utf-8"))
     text = template.render(
         pages=pages,
+        beside=beside,
         style=style,
         svg=Markup,
         untrusted=UNTRUSTED,

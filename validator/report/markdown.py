@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from validator.findings import Comparison, Report, Validity
+from validator.report.extras import Extra
 from validator.report.facts import (
     TITLES,
     UNTRUSTED,
@@ -39,9 +40,21 @@ def code(text: str, *, cell: bool = False) -> str:
     return f"{fence}{pad}{shown or '-'}{pad}{fence}".replace("|", r"\|" if cell else "|")
 
 
-def render_markdown(reports: Sequence[Report]) -> str:
-    """Render one section per bundle."""
-    return "\n\n---\n\n".join("\n".join(_section(report)) for report in reports)
+def render_markdown(reports: Sequence[Report], beside: Sequence[Extra] = ()) -> str:
+    """Render one section per bundle, and one per table of several runs of a protocol."""
+    sections = [*(_section(report) for report in reports), *(_beside(each) for each in beside)]
+    return "\n\n---\n\n".join("\n".join(section) for section in sections)
+
+
+def _beside(each: Extra) -> Iterator[str]:
+    yield f"### {code(each.title)}"
+    yield ""
+    yield "| " + " | ".join(code(cell, cell=True) for cell in each.head) + " |"
+    yield "|" + "---|" * len(each.head)
+    yield from ("| " + " | ".join(code(cell, cell=True) for cell in row) + " |" for row in each.rows[:_MOST_ROWS])
+    if len(each.rows) > _MOST_ROWS:
+        yield ""
+        yield f"and {len(each.rows) - _MOST_ROWS} more comparisons"
 
 
 def _section(report: Report) -> Iterator[str]:
