@@ -42,6 +42,14 @@ def test_it_ends_at_the_look_that_shows_the_claim(stopped_bundle: Path) -> None:
     assert [(look["processes"], look["verdict"]) for look in looks] == [(6, "inconclusive"), (9, "non_inferior")]
 
 
+def test_the_plan_says_what_may_end_the_run(stopped_bundle: Path, run_benchkit: Run) -> None:
+    done = run_benchkit("plan", stopped_bundle.parents[1] / "stopped.toml")
+    assert (
+        done.stdout.splitlines()[2]
+        == "looks after 6, 9, 12 process pairs: the run ends at the first that shows the claim"
+    )
+
+
 def test_the_validator_recomputes_that_the_stop_was_warranted(stopped_bundle: Path) -> None:
     report = validate(stopped_bundle)
     assert report.codes == (Reason.SYNTHETIC,)
