@@ -88,13 +88,14 @@ def protocols(folder: Path) -> None:
 )
 def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: bool, synthetic: Path | None) -> None:
     """Run a locked PROTOCOL, seal the bundle and analyse it."""
+    from benchkit.analysis.analyst import shows
     from benchkit.analysis.document import write_analysis
     from benchkit.run.session import Session
 
     if resume is not None and (exploratory or synthetic is not None):
         raise click.UsageError("--resume goes on as the run was started; give it alone")
     session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
-    sealed = session.run(resume, finish=write_analysis)
+    sealed = session.run(resume, shows=shows, finish=write_analysis)
     click.echo(_summary(sealed.folder))
     click.echo(f"bundle: {sealed.folder}")
     click.echo(f"check it: validator report {sealed.folder}")

@@ -43,6 +43,22 @@ def fake_flush_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return scripted_run("flush", "fake-cuda", tmp_path_factory.mktemp("flush"))
 
 
+@pytest.fixture(scope="session")
+def stopped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scripted run of at most 12 pairs that looks after 6 (too noisy to tell) and ends at its look after 9 (never change it: copy it)."""
+    folder = tmp_path_factory.mktemp("stopped")
+    protocol, script = folder / "stopped.toml", folder / "script.toml"
+    text = (DATA / "host.toml").read_text("utf-8").replace("process_pairs = 5", "process_pairs = 12")
+    protocol.write_text(text + "looks = [6, 9, 12]\n", "utf-8")
+    text, ratios = (DATA / "fake-host.toml").read_text("utf-8"), [1.06, 0.97, 1.05, 0.98, 1.06, 0.96, 0.98, 0.99, 0.97]
+    script.write_text(text[: text.index("cand = [")] + f"cand = {ratios}\n", "utf-8")
+    assert benchkit("lock", protocol).returncode == 0
+    done = benchkit("run-protocol", protocol, "--synthetic", script, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    (bundle,) = (folder / "fake-host").glob("2*")
+    return bundle
+
+
 @pytest.fixture
 def bundle_copy(tmp_path: Path, fake_bundle: Path) -> Path:
     """A copy of ``fake_bundle`` that a test may damage."""

@@ -321,6 +321,20 @@ class Uneven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Drift and dependence of an arm's samples within processes: medians over them, and the largest trend."""
+
+    operating_point: str
+    arm: str
+    processes: int
+    tau: float
+    largest_tau: float
+    half_ratio: float
+    lag1: float
+    effective_percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Supplement:
     """What the tables say beyond the claims; in no verdict."""
 
@@ -331,6 +345,7 @@ class Supplement:
     power_cap: tuple[PowerCap, ...]
     ceilings: tuple[Ceiling, ...]
     uneven: tuple[Uneven, ...]
+    series: tuple[Series, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

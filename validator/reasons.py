@@ -362,6 +362,12 @@ class Reason(StrEnum):
         "a number or verdict in analysis.json does not follow from the samples",
         "run `benchkit analyse` again, and ask who changed it",
     )
+    STOP_UNWARRANTED = (
+        "STOP_UNWARRANTED",
+        Stage.COMPARE,
+        "the run ended before all planned pairs, at a look that does not show the claim",
+        "resume the run, or run it again: a run may end early only at a locked look that shows the claim",
+    )
     # nature
     SYNTHETIC = (
         "SYNTHETIC",

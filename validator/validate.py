@@ -88,6 +88,7 @@ def _report(bundle: Bundle, expected_protocol: Path | None, signed_by: Path | No
     findings.extend(_synthetic(bundle))
     notes = [note for outcome in outcomes for note in outcome.notes]
     notes.extend(_interruptions(bundle))
+    notes.extend(_stopped(seen, numbers))
     notes.extend(_installed(bundle))
     return Report(
         bundle=_identity(bundle),
@@ -155,6 +156,18 @@ def _interruptions(bundle: Bundle) -> Iterator[str]:
     count = sum(record.status == "interrupted" for record in bundle.processes or ())
     if count:
         yield f"{count} interrupted attempt{'s' if count > 1 else ''} kept beside the attempts that were analysed"
+
+
+def _stopped(seen: View | None, numbers: Numbers | None) -> Iterator[str]:
+    """Note how many pairs a run with locked looks took, and which look decided, where that is not the last planned one."""
+    looks = numbers.family.looks if numbers is not None else None
+    if seen is None or not looks or looks[-1].processes == seen.protocol.process_pairs:
+        return
+    look, pairs = looks[-1], seen.pairs
+    after = (
+        "the run ended there" if look.processes == pairs else f"{pairs - look.processes} later pairs enter no verdict"
+    )
+    yield f"looks: {look.verdict} at {look.processes} of {seen.protocol.process_pairs} planned process pairs; {after}"
 
 
 def _identity(bundle: Bundle) -> Identity:

@@ -3,7 +3,8 @@
 Rules:
 1. Where a timed duration of a pair is not positive, nothing is computed of that pair at that point: the validator says INVALID, and no number is
    made up.
-2. With locked looks, the first that shows the claim decides, else the last; what later processes did does not enter.
+2. With locked looks, the first that shows the claim decides, else the last that the run reached; what later processes did does not enter.
+   ``shows`` is what a run asks at a look: from the same rows the sealed bundle says the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -130,12 +131,22 @@ def analyse(bundle: Bundle) -> Analysis:
             evidence=evidence, claims=Analyst(evidence, rules.alpha_one_sided).claims(), arms=arms, looks=()
         )
     looks: list[LookRow] = []
+    reached = evidence.processes if evidence.processes in rules.looks else rules.looks[-1]
     for processes, alpha in look_levels(rules):
-        claims = Analyst(evidence.up_to(processes), alpha).claims()
+        if processes > reached:
+            break
+        claims = Analyst(gather(bundle, up_to=processes), alpha).claims()
         looks.append(LookRow(processes=processes, alpha_one_sided=alpha, verdict=claims.family.verdict.value))
         if claims.family.verdict in SHOWN:
             break
     return Analysis(evidence=evidence, claims=claims, arms=arms, looks=tuple(looks))
+
+
+def shows(bundle: Bundle) -> bool:
+    """Whether the look at the processes that the bundle holds shows the claim; it must be a locked look."""
+    evidence = gather(bundle)
+    alpha = dict(look_levels(bundle.protocol.statistics))[evidence.processes]
+    return Analyst(evidence, alpha).claims().family.verdict in SHOWN
 
 
 def look_levels(rules: StatisticsRules) -> tuple[tuple[int, float], ...]:

@@ -2,13 +2,13 @@
 
 Rules:
 1. Only the last attempt of a process counts, and only at points that it completed.
-2. ``up_to`` is the same bundle as if no later process existed; the timer's quantum is that of all rows.
+2. ``gather`` up to a process is the same bundle as if no later process existed, the timer's quantum included.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +28,8 @@ class Evidence:
 
     Attributes
     ----------
+    processes:
+        Process pairs that the bundle holds.
     quantum:
         q, the timer's resolution in ns.
     completed, failed:
@@ -38,6 +40,7 @@ class Evidence:
 
     protocol: Protocol
     protocol_digest: str
+    processes: int
     samples: Samples
     quantum: int
     completed: Mapping[str, list[int]]
@@ -48,17 +51,6 @@ class Evidence:
     kernels: Rows
     repeats: Rows
     routings: Mapping[str, Routing | None]
-
-    def up_to(self, processes: int) -> "Evidence":
-        """The evidence of the first so many processes."""
-        return replace(
-            self,
-            completed={point: [p for p in found if p < processes] for point, found in self.completed.items()},
-            failed={point: [p for p in found if p < processes] for point, found in self.failed.items()},
-            unsupported=tuple(entry for entry in self.unsupported if entry[0] < processes),
-            telemetry=[row for row in self.telemetry if row["process"] < processes],
-            repeats=[row for row in self.repeats if row["process"] < processes],
-        )
 
     def why_unsupported(self, point: str, arm: str) -> str | None:
         """Why the arm cannot run at the point; None where it can."""
@@ -74,13 +66,18 @@ class Evidence:
         ]
 
 
-def gather(bundle: Bundle) -> Evidence:
-    """Read and group the tables of a bundle."""
+def gather(bundle: Bundle, *, up_to: int | None = None) -> Evidence:
+    """Read and group the tables of a bundle, or of its first ``up_to`` processes."""
+
+    def rows(name: str) -> pa.Table:
+        table = bundle.table(name)
+        return table if up_to is None else table.filter(integers(table, "process") < up_to)
+
     protocol = bundle.protocol
-    processes = bundle.table("processes").to_pylist()
+    processes = rows("processes").to_pylist()
     last = {row["process"]: row for row in processes}  # rows ascend by attempt
     attempts = {process: row["attempt"] for process, row in last.items()}
-    table = bundle.table("samples")
+    table = rows("samples")
     samples = Samples(table, attempts)
     tick = max((row["clock_tick_ns"] for row in processes), default=1)
     missing = {process: json.loads(row["unsupported"]) for process, row in last.items()}
@@ -91,6 +88,7 @@ def gather(bundle: Bundle) -> Evidence:
     return Evidence(
         protocol=protocol,
         protocol_digest=bundle.protocol_digest,
+        processes=len(last),
         samples=samples,
         quantum=timer_quantum(integers(table, "duration_ns"), clock_tick_ns=tick),
         completed=completed,
@@ -99,10 +97,10 @@ def gather(bundle: Bundle) -> Evidence:
             for point, done in completed.items()
         },
         unsupported=tuple((process, point, arm, reason) for process in last for point, arm, reason in missing[process]),
-        telemetry=_last_rows(bundle.table("telemetry"), attempts),
-        correctness=_last_rows(bundle.table("correctness"), attempts),
-        kernels=_last_rows(bundle.table("kernels"), attempts),
-        repeats=_last_rows(bundle.table("repeats"), attempts),
+        telemetry=_last_rows(rows("telemetry"), attempts),
+        correctness=_last_rows(rows("correctness"), attempts),
+        kernels=_last_rows(rows("kernels"), attempts),
+        repeats=_last_rows(rows("repeats"), attempts),
         routings=_routings(protocol, bundle.table("routing")),
     )
 

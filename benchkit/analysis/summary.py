@@ -91,6 +91,9 @@ def _family(analysis: Analysis, width: int) -> Iterator[str]:
     claims = analysis.claims
     for look in analysis.looks:
         yield f"look at {look.processes} pairs, one-sided alpha {look.alpha_one_sided:.4g}: {look.verdict}"
+    planned = analysis.evidence.protocol.schedule.process_pairs
+    if analysis.looks and analysis.evidence.processes < planned:
+        yield f"stopped after {analysis.evidence.processes} of {planned} planned pairs: this look shows the claim"
     yield f"family ({claims.family.claim}): {claims.family.verdict.value}"
     for row, found in claims.members or ():
         superior = "" if found.p_superior_adjusted is None else f", superior p {found.p_superior_adjusted:.3g}"

@@ -126,9 +126,9 @@ def _amplitude(rng: np.random.Generator, noise: FloatArray) -> FloatArray:
 def _interleaved(rng: np.random.Generator, offsets: FloatArray, noise: FloatArray) -> _Parts:
     amplitude, samples = _amplitude(rng, noise), noise.shape[-1]
     time = np.arange(samples) / samples
-    second = (
-        rng.random(noise.shape[1:]) < 0.5
-    )  # which arm of a pair of samples comes half a step later, as a plan draws it
+    # which arm of a pair of samples comes half a step later is drawn, as a plan does; so the arms are exchangeable, r is symmetric about
+    # the true ratio, and a signed-rank test has exactly its attained level here
+    second = rng.random(noise.shape[1:]) < 0.5
     noise[0] -= amplitude * (time + 0.5 / samples * second)
     noise[1] -= amplitude * (time + 0.5 / samples * ~second)
     return offsets, noise
@@ -195,12 +195,12 @@ NAMES: Mapping[str, str] = {
 }
 
 
-def quantised(*, experiments: int, pairs: int, steps: float, margin: float) -> tuple[Medians, float]:
+def quantised(*, experiments: int, pairs: int, steps: float, margin: float, label: str = "") -> tuple[Medians, float]:
     """S8: a stable kernel on a timer whose step is ``margin x median / steps``; log medians, and the step for a median of 1.
 
     The true ratio is ``1 + margin``; the phase of the median against the timer's grid is drawn per experiment and arm.
     """
-    rng = generator(f"S8|{steps:g}|{margin:g}")
+    rng = generator(f"S8|{steps:g}|{margin:g}{label}")
     step = margin / steps
     shape = (experiments, pairs, 31)
     level = 1.0 + step * rng.random((experiments, 1, 1))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchkit.calibration.nulls import NAMES
-from benchkit.calibration.study import Cell, Grid
+from benchkit.calibration.study import TIMES, Cell, Grid
 from benchkit.errors import DataError
 
 SCHEMA = "benchkit.calibration/1"
@@ -42,6 +42,9 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "low": cell.low,
         "high": cell.high,
         "status": cell.status,
+        "again": None
+        if cell.again is None
+        else {"experiments": cell.again.experiments, "rate": round(cell.again.rate, 6)},
     }
 
 
@@ -56,6 +59,7 @@ def _markdown(grid: Grid, cells: Sequence[Cell]) -> Iterator[str]:
     bad = failed(cells)
     judged = sum(cell.status != "reported" for cell in cells)
     yield f"{judged - len(bad)} of {judged} judged cells lie in their band (widened by two standard errors). **Bold**: outside."
+    yield from _again([cell for cell in cells if cell.again is not None])
     plain = [cell for cell in cells if cell.kind == "type-1" and cell.null != "S8"]
     for alpha in grid.alphas:
         for margin in grid.margins:
@@ -71,6 +75,27 @@ def _markdown(grid: Grid, cells: Sequence[Cell]) -> Iterator[str]:
             )
     yield ""
     yield "Nulls: " + "; ".join(f"{null} {NAMES[null]}" for null in dict.fromkeys(cell.null for cell in cells)) + "."
+
+
+def _again(cells: Sequence[Cell]) -> Iterator[str]:
+    """Both results of every cell that was simulated twice."""
+    yield ""
+    yield (
+        f"A cell outside its band is simulated again, once, with fresh fixed keys and {TIMES} times the experiments; that second result "
+        f"decides and stands after an arrow. Cells simulated again: {len(cells) or 'none'}."
+    )
+    if cells:
+        yield from (
+            "",
+            "| kind | null | method | K | margin | alpha | band | first | again | |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        )
+    for cell in cells:
+        second = cell.again or cell
+        yield (
+            f"| {cell.kind} | {cell.null} | {cell.method} | {cell.pairs} | {cell.margin:g} | {cell.alpha:g} | {cell.low:g} to {cell.high:g} | "
+            f"{cell.rate:.4f} of {cell.experiments} | {second.rate:.4f} of {second.experiments} | {cell.status} |"
+        )
 
 
 def _rates(cells: Sequence[Cell], alpha: float, margin: float) -> Iterator[str]:
@@ -91,7 +116,7 @@ def _rates(cells: Sequence[Cell], alpha: float, margin: float) -> Iterator[str]:
 
 
 def _shown(cell: Cell) -> str:
-    text = f"{cell.rate:.3f}"
+    text = f"{cell.rate:.3f}" if cell.again is None else f"{cell.rate:.3f} → {cell.again.rate:.3f}"
     return f"**{text}**" if cell.status == "fail" else text
 
 

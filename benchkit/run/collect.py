@@ -3,6 +3,7 @@
 Rules:
 1. Every row that any attempt wrote stays, under its process and attempt; nothing is sorted but by process and attempt.
 2. The ledger's end line is written before the manifest, which covers it; the rename that publishes the bundle is the last step.
+3. A look at the first processes sees the tables that a bundle of these processes alone would hold.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchkit.bundle.reader import Bundle
 from benchkit.bundle.schema import TABLES
 from benchkit.bundle.seal import MAX_ASSET_BYTES, External, SealRecord, seal
 from benchkit.bundle.tables import TableEntry, build_table, write_table
@@ -37,13 +39,12 @@ def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: C
     external = _copy_assets(protocol, folder.root, bundle)
     attempts = [attempt for process in plan.processes for attempt in folder.attempts(process.index)]
     entries = _write_tables(bundle, plan, settings, attempts, folder.root)
-    failed = any(attempt.outcome.status == "failed" for attempt in attempts)
     prefix = ledger.append(
         folder.root.parent,
         run_id=settings.run_id,
         protocol_digest=plan.locked.digest,
         event="end",
-        status="failed_processes" if failed else "complete",
+        status=_status(plan, attempts),
     )
     (bundle / ledger.LEDGER).write_bytes(prefix.data)
     problems = {problem for attempt in attempts if attempt.header for problem in attempt.header.problems}
@@ -62,6 +63,29 @@ def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: C
     seal(bundle, record)
     finish(bundle)
     return bundle
+
+
+def _status(plan: Plan, attempts: Sequence[Attempt]) -> str:
+    """How the run ended, as the ledger says it."""
+    if any(attempt.outcome.status == "failed" for attempt in attempts):
+        return "failed_processes"
+    stopped = len({attempt.process for attempt in attempts}) < len(plan.processes)
+    return "stopped_at_look" if stopped else "complete"
+
+
+def first_processes(folder: RunFolder, plan: Plan, processes: int) -> Bundle:
+    """The first so many processes as a look sees them: tables without a seal, in ``folder.look``."""
+    look, settings = folder.look, folder.settings()
+    look.mkdir(exist_ok=True)
+    attempts = [attempt for process in plan.processes[:processes] for attempt in folder.attempts(process.index)]
+    _write_tables(look, plan, settings, attempts, folder.root)
+    return Bundle(
+        folder=look,
+        protocol=plan.protocol,
+        protocol_digest=plan.locked.digest,
+        run_id=settings.run_id,
+        manifest_sha256="",
+    )
 
 
 def _copy_assets(protocol: Protocol, source: Path, bundle: Path) -> list[External]:

@@ -74,6 +74,11 @@ class RunFolder:
         return self.root / "bundle"
 
     @property
+    def look(self) -> Path:
+        """Where a look at the first processes finds their tables."""
+        return self.root / "look"
+
+    @property
     def digest_cache(self) -> Path:
         """Digests of loaded binaries, shared by the workers of the run."""
         return self.root / "binaries.json"

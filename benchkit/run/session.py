@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchkit.bundle.reader import Bundle
 from benchkit.errors import InterruptedRunError
 from benchkit.protocol.lock import load_locked
 from benchkit.run.folder import RunFolder
@@ -20,8 +21,10 @@ class Session:
     exploratory: bool
     script: Path | None
 
-    def run(self, resumed: str | None, finish: Callable[[Path], object]) -> SealedRun:
-        """Run to the end.
+    def run(
+        self, resumed: str | None, *, shows: Callable[[Bundle], bool], finish: Callable[[Path], object]
+    ) -> SealedRun:
+        """Run to the end, or to the first locked look that shows the claim.
 
         Raises
         ------
@@ -37,7 +40,7 @@ class Session:
         total = len(planned.processes) * planned.samples_per_process
         try:
             with progress_bar(planned.protocol.id, total) as progress:
-                return execute(folder, planned, finish=finish, progress=progress)
+                return execute(folder, planned, shows=shows, finish=finish, progress=progress)
         except (KeyboardInterrupt, InterruptedRunError) as error:
             raise InterruptedRunError(self._way_back(folder)) from error
 

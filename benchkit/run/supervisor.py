@@ -3,7 +3,9 @@
 Rules (results/README.md, "Processes that end badly"):
 1. A failed worker stays failed; one that ended together with the supervisor is interrupted and its pair is run again, at most three times.
 2. Nothing appears under the final name before the bundle is complete: the rename is the last step.
-3. A worker that finds another machine than the run needs ends the run, and its attempt is as if it had never been.
+3. With locked looks the run ends at the first that shows the claim (protocols/README.md, "Statistics"); a resumed run looks again, at the
+   same rows.
+4. A worker that finds another machine than the run needs ends the run, and its attempt is as if it had never been.
 """
 
 import fcntl
@@ -22,13 +24,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from benchkit.bundle.reader import Bundle
 from benchkit.device.environment import git_state, machine_problems
 from benchkit.errors import BundleError, InterruptedRunError, MachineError
 from benchkit.fixture.traffic import asset_path
 from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import LockedProtocol, load_locked, lock_path, utc_now
 from benchkit.run import ledger
-from benchkit.run.collect import build_bundle
+from benchkit.run.collect import build_bundle, first_processes
 from benchkit.run.folder import MAX_ATTEMPTS, Outcome, RunFolder, RunSettings
 from benchkit.run.locking import source_problems
 from benchkit.run.records import Header, read_end, read_header
@@ -124,15 +127,26 @@ def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, P
     return folder, planned
 
 
-def execute(folder: RunFolder, planned: Plan, *, finish: Callable[[Path], object], progress: Progress) -> SealedRun:
-    """Run every process that has not ended yet, then seal.
+def execute(
+    folder: RunFolder,
+    planned: Plan,
+    *,
+    shows: Callable[[Bundle], bool],
+    finish: Callable[[Path], object],
+    progress: Progress,
+) -> SealedRun:
+    """Run every process that has not ended yet, up to the first look that ``shows`` the claim, then seal.
 
     ``finish`` is called with the folder of the complete bundle before it gets its final name.
     """
+    looks = planned.protocol.statistics.looks[:-1]
     with _alone(folder), _Signals():
         for process in planned.processes:
             done = process.index * planned.samples_per_process
             _run_process(folder, planned, process.index, _Offset(progress, done))
+            ended = process.index + 1
+            if ended in looks and shows(first_processes(folder, planned, ended)):
+                break
         progress.advance_to(len(planned.processes) * planned.samples_per_process)
     settings = folder.settings()
     final = folder.root.parent / settings.run_id

@@ -1,5 +1,6 @@
 """``benchkit check``, ``plan`` and ``protocols``: what a protocol would do, without doing it and without torch."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchkit.device.environment import machine_problems
@@ -56,6 +57,7 @@ def describe_plan(path: Path, process: int) -> list[str]:
         f"{protocol.id}: {len(planned.processes)} process pairs x {planned.samples_per_process} samples, "
         f"{protocol.schedule.blocks} blocks of {protocol.timing.samples_per_block} per arm and point",
         _estimate(planned),
+        *_looks(protocol),
         f"process {process}:",
     ]
     for point in planned.processes[process].points:
@@ -65,6 +67,13 @@ def describe_plan(path: Path, process: int) -> list[str]:
             name = "warm-up" if block.is_warmup else f"block {block.index}"
             lines.append(f"    {name:9}{block.samples} x each: {' '.join(block.arms)}")
     return lines
+
+
+def _looks(protocol: Protocol) -> Iterator[str]:
+    """What may end the run before its last process."""
+    if protocol.statistics.looks:
+        numbers = ", ".join(map(str, protocol.statistics.looks))
+        yield f"looks after {numbers} process pairs: the run ends at the first that shows the claim"
 
 
 def _estimate(planned: Plan) -> str:

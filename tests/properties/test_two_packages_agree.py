@@ -16,6 +16,8 @@ import pytest
 from benchkit.calibration.nulls import NULLS, Medians, simulate
 from benchkit.statistics import family as their_family
 from benchkit.statistics.bootstrap import bootstrap_key as their_key
+from benchkit.statistics.dependence import autocorrelation, effective_samples
+from benchkit.statistics.drift import half_ratio, time_tau
 from benchkit.statistics.estimand import log_ratios
 from benchkit.statistics.interval import exponential, paired_interval
 from benchkit.statistics.noninferiority import family_verdict
@@ -33,6 +35,7 @@ from validator.recompute.looks import look_alphas
 from validator.recompute.measure import Cell, Measurements, quantile
 from validator.recompute.numbers import compared
 from validator.recompute.pairing import Pair, pair
+from validator.recompute.series import shape_of
 
 DIGEST = "0123456789abcdef" * 4
 POINTS = ("batch=1", "batch=4", "batch=8", "batch=16")
@@ -234,3 +237,21 @@ def test_quantiles_agree(kind: int) -> None:
         values = np.sort(random.integers(1, 10**9, size=random.integers(500, 2000)))
         own, other = quantile(values, p, kind), process_quantile(values, p, hyndman_fan=kind)
         assert own == pytest.approx(other, rel=1e-12)
+
+
+def test_drift_and_dependence_agree() -> None:
+    """Integers with ties, trends and alternation, of 4 to 1200 samples (beyond 1000 the other side has another algorithm)."""
+    random = np.random.default_rng(5)
+    for size in (4, 5, 60, 101, 1200):
+        for trend, swing in ((0.0, 0), (3.0, 0), (-0.5, 40)):
+            noise = random.integers(1000, 1040, size) + trend * np.arange(size) + swing * (np.arange(size) % 2)
+            values = np.round(noise)
+            own = shape_of(values)
+            assert own is not None
+            other = (
+                time_tau(values),
+                half_ratio(values),
+                autocorrelation(values, max_lag=1)[1],
+                effective_samples(values) / size,
+            )
+            assert (own.tau, own.half_ratio, own.lag1, own.effective_share) == pytest.approx(other, rel=1e-9)

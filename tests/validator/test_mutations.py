@@ -78,6 +78,17 @@ def test_mutation_of_a_published_bundle(name: str, validate: Callable[[Path], Re
     assert (outcome.word, outcome.detail) == (Word.REJECTED, ON_A_REAL_DEVICE[name])
 
 
+def test_mutations_of_a_run_that_stopped_at_a_look(stopped_bundle: Path, validate: Callable[[Path], Report]) -> None:
+    """All of them but the bomb, which takes long and knows nothing of looks."""
+    chosen = [mutation for mutation in MUTATIONS if mutation.name != "table-is-a-bomb"]
+    found = selftest(stopped_bundle, validate=validate, baseline_reasons=SYNTHETIC, mutations=chosen)
+    assert [str(outcome) for outcome in found.outcomes if outcome.word is Word.MISSED] == []
+    words = {outcome.mutation: (outcome.word, outcome.detail) for outcome in found.outcomes}
+    for name in ("stopped-at-an-undecided-look", "slower-than-when-it-stopped"):
+        assert words[name] == (Word.REJECTED, Reason.STOP_UNWARRANTED)
+    assert words["process-deleted"] == (Word.REJECTED, Reason.PROCESS_MISSING)
+
+
 def test_names_and_descriptions() -> None:
     assert len(MUTATIONS) >= 40
     assert len(BY_NAME) == len(MUTATIONS)
@@ -90,7 +101,7 @@ def test_every_reason_has_a_mutation() -> None:
 
 
 def test_every_mutation_has_a_subject(request: pytest.FixtureRequest) -> None:
-    facts = [Facts.of(request.getfixturevalue(name)) for name in BUNDLES]
+    facts = [Facts.of(request.getfixturevalue(name)) for name in (*BUNDLES, "stopped_bundle")]
     homeless = {m.name: [m.applies_to(known) for known in facts] for m in MUTATIONS}
     assert {name: why for name, why in homeless.items() if None not in why} == {}
 

@@ -14,7 +14,9 @@ import pytest
 from validator.findings import Finding, Gate, Identity, Report, Validity, Verdict
 from validator.mutations import MUTATIONS, selftest
 from validator.reasons import Reason
+from validator.report.document import render_json
 from validator.report.facts import change, claim_shown, clean
+from validator.report.html import render_html
 from validator.report.junit import render_junit
 from validator.report.latex import escape, render_latex
 from validator.report.markdown import code, render_markdown
@@ -154,6 +156,42 @@ def test_several_bundles_give_several_sections(good: Report, bad: Report) -> Non
     assert render_markdown([good, bad]).count("\n---\n") == 1
     assert render_latex([good, bad]).count(r"\begin{table}") == 2
     assert len(ET.fromstring(render_junit([good, bad]).encode())) == 2
+
+
+@pytest.mark.parametrize("form", ["text", "json", "html", "markdown", "latex", "junit"])
+def test_every_format_says_what_the_numbers_hide(good: Report, tmp_path: Path, form: str) -> None:
+    """Skewness, the largest process ratio and the limits of the method; drift and dependence where there are tables."""
+    assert good.numbers is not None
+    folder = builder.draft().seal(tmp_path / "b")
+    shown = {
+        "text": lambda: render_text(good, lambda text, _: text),
+        "json": lambda: render_json([good]),
+        "html": lambda: render_html([good], [folder]),
+        "markdown": lambda: render_markdown([good]),
+        "latex": lambda: render_latex([good]),
+        "junit": lambda: render_junit([good]),
+    }[form]()
+    first = good.numbers.comparisons[0].diagnostics
+    assert first.skewness is not None
+    assert first.largest_ratio is not None
+    summary = form in ("markdown", "latex", "junit")
+    assert (f"{first.skewness:.2f}" if summary else f"{first.skewness:.6g}") in shown
+    assert (f"{first.largest_ratio:.4f}" if summary else f"{first.largest_ratio:.7g}") in shown
+    assert "skewed process effects" in shown
+    assert "device measured" in shown if summary else "The claim holds for this machine" in shown
+    if not summary:
+        assert re.search('drift and dependence|"series"', shown, re.IGNORECASE)
+
+
+def test_drift_and_dependence_of_the_arms_that_are_compared(good: Report) -> None:
+    assert good.supplement is not None
+    found = {(row.operating_point, row.arm): row for row in good.supplement.series}
+    assert list(found) == [(point, arm) for point in ("mib=1", "mib=2") for arm in ("base", "cand")]
+    assert {row.processes for row in found.values()} == {5}
+    for row in found.values():
+        assert abs(row.tau) <= abs(row.largest_tau) <= 1
+        assert row.half_ratio == pytest.approx(1, abs=1e-3)
+        assert row.effective_percent > 0
 
 
 def test_latex_table(good: Report) -> None:

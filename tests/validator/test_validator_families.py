@@ -266,6 +266,60 @@ def test_a_look_without_an_answer_goes_on(tmp_path: Path) -> None:
     ]
 
 
+def cut(tmp_path: Path, keys: builder.Row, *, held: int, pairs: int, status: str, cand: float) -> Report:
+    """A run of which only the first processes are there, as if it had ended then."""
+    draft = builder.draft(pairs=pairs, change=asked(**keys), duration=by_arm(cand))
+    for rows in (draft.samples, *draft.tables.values()):
+        rows[:] = [row for row in rows if row.get("process", 0) < held]
+    draft.ledger[-1]["status"] = status
+    return validate(draft.seal(tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("held", "status", "cand", "codes"),
+    [
+        (6, "stopped_at_look", 0.99, ()),
+        (9, "stopped_at_look", 0.99, ()),
+        (6, "complete", 0.99, (Reason.LEDGER_BROKEN,)),
+        (6, "stopped_at_look", 1.05, (Reason.STOP_UNWARRANTED,)),
+        (9, "stopped_at_look", 1.05, (Reason.STOP_UNWARRANTED,)),
+        (8, "stopped_at_look", 0.99, (Reason.PROCESS_MISSING,) * 4),
+        (3, "complete", 0.99, (Reason.PROCESS_MISSING,) * 9),
+    ],
+)
+def test_a_run_may_end_early_only_at_a_look_that_shows_the_claim(
+    tmp_path: Path, held: int, status: str, cand: float, codes: tuple[Reason, ...]
+) -> None:
+    found = cut(tmp_path, {"looks": [6, 9, 12]}, held=held, pairs=12, status=status, cand=cand)
+    assert found.codes == codes
+    if codes == (Reason.STOP_UNWARRANTED,):
+        (finding,) = found.reasons
+        assert finding.expected == "12 process pairs, or an end at a look that shows the claim"
+        assert finding.got == f"an end after {held} pairs, where the look says inferior"
+    if held == 9 and not codes:
+        assert found.notes[-1] == "looks: superior at 6 of 12 planned process pairs; 3 later pairs enter no verdict"
+
+
+def test_without_looks_a_run_ends_with_its_last_pair(tmp_path: Path) -> None:
+    found = cut(tmp_path, {}, held=6, pairs=8, status="complete", cand=0.99)
+    assert found.codes == (Reason.PROCESS_MISSING,) * 2
+
+
+def test_a_look_takes_the_timers_resolution_from_the_rows_so_far(tmp_path: Path) -> None:
+    """Steps of 15 us are too coarse for a margin of 20 us; later processes read a finer timer, and change nothing of the first look."""
+
+    def finer(process: int, point: str, block: int, arm: str, sample: int) -> int:
+        exact = by_arm(0.9)(process, point, block, arm, sample)
+        return exact if process >= 6 else round(exact / 15_000) * 15_000
+
+    family = numbers(report(tmp_path, {"looks": [6, 8]}, pairs=8, duration=finer)).family
+    assert family.looks is not None
+    assert [(look.processes, look.verdict) for look in family.looks] == [
+        (6, Verdict.INCONCLUSIVE),
+        (8, Verdict.SUPERIOR),
+    ]
+
+
 def test_sensitivity_is_always_shown(tmp_path: Path) -> None:
     found = report(tmp_path, {"sensitivity": ["welch", *ALL]}, duration=by_arm(1.0), claim="descriptive")
     for item in numbers(found).comparisons:

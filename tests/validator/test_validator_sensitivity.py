@@ -2,12 +2,15 @@
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import kendalltau
 
+from validator.recompute import sensitivity as module
 from validator.recompute.looks import look_alphas
 from validator.recompute.measure import quantile
 from validator.recompute.numbers import equivalence
@@ -24,6 +27,7 @@ from validator.recompute.sensitivity import (
     signed_rank_cdf,
     walsh,
 )
+from validator.recompute.series import autocorrelations, kendall, shape_of
 from validator.recompute.shape import diagnostics, skewness
 from validator.recompute.statistics import LogRatios, estimate, holm, median, moments
 
@@ -125,6 +129,26 @@ def test_bootstrap_t() -> None:
     assert found == pytest.approx(expected["boot_t_ucb"], rel=rel, abs=1e-14)
 
 
+def test_d10_bootstrap_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows drawn a few at a time are those drawn at once, to the last digit; 10,000 pairs would take gigabytes at once."""
+    key = key_of("seed 1")
+    assert np.array_equal(resamples(7, key, first=123, count=5), resamples(7, key)[123:128])
+    ratios = np.random.default_rng(1).normal(0.0, 0.01, 40).tolist()
+    found = []
+    for at_once in (10 * 40, 1000 * 40, 9999 * 40):
+        monkeypatch.setattr(module, "_AT_ONCE", at_once)
+        found.append(bootstrap_t(ratios, alpha=0.05, key=key))
+    assert found[0] is not None
+    assert found == [found[0]] * 3
+    monkeypatch.undo()
+    tracemalloc.start()
+    many = bootstrap_t(np.random.default_rng(2).normal(0.0, 0.01, 1000).tolist(), alpha=0.05, key=key)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert many is not None
+    assert peak < 70_000_000  # an array of all rows of 1000 pairs has 80 MB, and there would be several
+
+
 def test_bootstrap_t_without_a_bound() -> None:
     assert bootstrap_t([0.1], alpha=0.05, key=(1, 2)) is None
     assert bootstrap_t([0.1, 0.1, 0.1], alpha=0.05, key=(1, 2)) is None
@@ -220,6 +244,32 @@ def test_intersection_union_and_robust_median() -> None:
     assert holm(inputs["p"]) == pytest.approx(expected["holm"], rel=rel)
     inputs, expected, rel = case("robust_scale")
     assert median(inputs["x"]) == pytest.approx(expected["median"], rel=rel)
+
+
+def test_autocorrelation_against_r() -> None:
+    inputs, expected, rel = case("lh_acf")
+    found = autocorrelations(np.array(inputs["x"]), inputs["max_lag"])
+    assert [1.0, *found.tolist()] == pytest.approx(expected["acf"], rel=rel)
+
+
+def test_drift_against_r() -> None:
+    inputs, expected, rel = case("kendall_drift_10")
+    assert kendall(np.array(inputs["x"])) == pytest.approx(expected["tau"], rel=rel)
+    tied = np.array([3.0, 1.0, 2.0, 2.0, 5.0])
+    assert kendall(tied) == pytest.approx(kendalltau(np.arange(5), tied).statistic, rel=1e-12)
+
+
+def test_series_by_hand() -> None:
+    """n = 4: L = 1 with weight 1/2; c = -3, -1, 1, 3; sums of products 20 and 5."""
+    found = shape_of(np.array([1.0, 3.0, 5.0, 7.0]))
+    assert found is not None
+    assert (found.tau, found.half_ratio, found.lag1) == (1.0, 3.0, 0.25)
+    assert found.effective_share == pytest.approx(1 / (1 + 2 * 0.5 * 0.25), rel=1e-12)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [2.0] * 9, [1.0, 0.0, 2.0, 3.0]])
+def test_series_without_numbers(values: list[float]) -> None:
+    assert shape_of(np.array(values)) is None
 
 
 def test_shape() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import builder
 import pytest
 
 from validator.findings import Numbers, Verdict
+from validator.reading.protocol import read_protocol
+from validator.recompute.numbers import compared
+from validator.recompute.pairing import Pair
 from validator.recompute.statistics import LogRatios, estimate, family_verdict, holm, median, moments, zone
 from validator.validate import validate
 
@@ -93,11 +97,38 @@ def test_e06_median_of_integers() -> None:
     assert median([3.1, 3.0, 294.0]) == 3.1
 
 
-@pytest.mark.parametrize(("upper", "tie"), [(1.03 - 5e-10, True), (1.03, True), (1.03 + 2e-9, False)])
-def test_tie(upper: float, tie: bool) -> None:
-    assert (abs(upper - 1.03) < 1e-9) is tie
-    assert zone(0.99, upper, 0.03) is Verdict.INCONCLUSIVE
-    assert zone(0.99, 1.03 - 2e-9, 0.03) is Verdict.NON_INFERIOR
+@pytest.mark.parametrize(
+    ("upper", "tie", "verdict"),
+    [
+        (1.03 - 2e-9, False, Verdict.NON_INFERIOR),
+        (1.03 - 5e-10, True, Verdict.INCONCLUSIVE),
+        (1.03, True, Verdict.INCONCLUSIVE),
+        (1.03 + 5e-10, True, Verdict.INCONCLUSIVE),
+        (1.03 + 2e-9, False, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_tie(upper: float, tie: bool, verdict: Verdict) -> None:
+    """An upper bound within 1e-9 of the limit is flagged, and is never below it."""
+    value = builder.document(clock="host", pairs=5, alpha=0.05, margin="3%")
+    protocol = read_protocol(
+        "".join(f"{key} = {builder.toml(entry)}\n" for key, entry in value.items()).encode()
+    ).protocol
+    assert protocol is not None
+    pairs = LogRatios(plain=(0.001, 0.002, 0.003, 0.004, 0.005))
+    found = replace(estimate(pairs, alpha=0.05, margin=0.03), lower=0.99, upper=upper)
+    item = Pair(
+        point="mib=1",
+        arm="cand",
+        other="base",
+        processes=(0, 1, 2, 3, 4),
+        log_ratios=pairs.plain,
+        estimate=found,
+        fineness=None,
+        guarded=False,
+    )
+    (locked,) = protocol.comparisons
+    row = compared(locked, item, (), rules=protocol.statistics, alpha=0.05, digest=protocol.digest)
+    assert (row.numerical_tie, row.verdict) == (tie, verdict)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,18 @@ Rules:
 2. A table is judged by its content digest (another encoding is the note RE_ENCODED), protocol.toml by the protocol
    digest in the same way, every other file by its SHA-256.
 3. The ledger's chain verifies from its first line, this run's start and its end (the last line) are in it, and the end
-   says ``failed_processes`` iff the last attempt of a process failed.
+   says ``failed_processes`` iff the last attempt of a process failed, else ``stopped_at_look`` iff the processes are those of
+   a look before the last, else ``complete``.
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from validator.findings import Finding
 from validator.reading.bundle import REQUIRED, Bundle
 from validator.reading.folder import is_plain
+from validator.reading.processes import ProcessRecord
 from validator.reading.records import ListedFile, Manifest
 from validator.reading.schema import TABLES
 from validator.reasons import Reason
@@ -125,10 +127,21 @@ def _tip(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     if last.event != "end" or last.run_id != manifest.run_id:
         yield _broken("attempts.jsonl", f"the end of {manifest.run_id} in the last line", f"{last.event} {last.run_id}")
     elif bundle.processes is not None:
-        failed = any(record.analysed and record.status == "failed" for record in bundle.processes)
-        status = "failed_processes" if failed else "complete"
-        if last.status != status:
-            yield _broken("attempts.jsonl", f"status {status}, as in processes.parquet", f"status {last.status}")
+        wanted = _statuses(bundle, bundle.processes)
+        if last.status not in wanted:
+            expected = f"status {' or '.join(wanted)}, as in processes.parquet"
+            yield _broken("attempts.jsonl", expected, f"status {last.status}")
+
+
+def _statuses(bundle: Bundle, processes: Sequence[ProcessRecord]) -> tuple[str, ...]:
+    """Give the statuses that the ledger's end line may have; more than one where processes are missing, which is said elsewhere."""
+    if any(record.analysed and record.status == "failed" for record in processes):
+        return ("failed_processes",)
+    looks = bundle.protocol.statistics.looks if bundle.protocol else ()
+    held = len({record.process for record in processes})
+    if (bundle.protocol and not looks) or held in looks[-1:]:
+        return ("complete",)
+    return ("stopped_at_look",) if held in looks else ("complete", "stopped_at_look")
 
 
 def _chain(bundle: Bundle) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
 """Schedule: everything that was planned was done, on one machine, with one build, within the locked boundary.
 
 Rules:
-1. Each planned process has attempts 0, 1, ..., three at most; all but the last are ``interrupted``, the last is ``ok`` or
-   ``failed``. Only a resumption makes another attempt, so the ledger has at least as many. No table speaks of another process.
+1. Each planned process (of a run that ended at a locked look: each up to there) has attempts 0, 1, ..., three at most; all but
+   the last are ``interrupted``, the last is ``ok`` or ``failed``. Only a resumption makes another attempt, so the ledger has at
+   least as many. No table speaks of another process.
 2. Environment, weights, binaries and kernels are equal in all processes that could say what they had.
 3. The routing is the derived one, row by row and weight by weight.
 4. Every arm that was timed at a point in an analysed attempt, controls and ceilings included, has a correctness row of
@@ -52,7 +53,7 @@ def _finding(reason: Reason, where: str, expected: object, got: object) -> Findi
 
 
 def _processes(view: View) -> Iterator[Finding]:
-    planned = range(view.protocol.process_pairs)
+    planned = range(view.pairs)
     attempts: dict[int, list[tuple[int, str]]] = {}
     for record in view.bundle.processes or ():
         attempts.setdefault(record.process, []).append((record.attempt, record.status))

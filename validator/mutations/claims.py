@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from validator.mutations.mutation import all_of, collected, having, mutation, with_rows
+from validator.mutations.schedule import PER_PROCESS
 from validator.mutations.timing import arm_with, renumber, scale, subject
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
@@ -197,6 +198,27 @@ def baseline_slowed(copy: WorkingCopy) -> None:
 def candidate_scaled(copy: WorkingCopy) -> None:
     """All samples of the candidate are three percent shorter, everything resealed but the analysis."""
     scale(copy, copy.rows("samples", arm=arm_with(copy, "candidate")), 0.97)
+
+
+@mutation(Reason.STOP_UNWARRANTED, reseal=True, applies_to=all_of(CLAIMED, having(looks=True)))
+def stopped_at_an_undecided_look(copy: WorkingCopy) -> None:
+    """The run ends at a look that does not show the claim, its later processes gone; everything resealed, nothing claimed."""
+    looks = copy.read_json("analysis.json")["family"]["looks"]
+    if len(looks) == 1:
+        raise NoSubjectError("no look before the one that decided")
+    for name in PER_PROCESS:
+        copy.drop(name, copy.rows(name, process=lambda process: process >= looks[0]["processes"]))
+    copy.write_ledger([*copy.ledger()[:-1], {**copy.ledger()[-1], "status": "stopped_at_look"}], chain=True)
+    copy.path("analysis.json").unlink()
+
+
+@mutation(Reason.STOP_UNWARRANTED, reseal=True, applies_to=having(looks=True))
+def slower_than_when_it_stopped(copy: WorkingCopy) -> None:
+    """The candidate of a run that stopped early is three times as slow; everything resealed, nothing claimed."""
+    if copy.ledger()[-1]["status"] != "stopped_at_look":
+        raise NoSubjectError("the run took all planned pairs")
+    scale(copy, copy.rows("samples", arm=arm_with(copy, "candidate")), 3.0)
+    copy.path("analysis.json").unlink(missing_ok=True)
 
 
 @mutation(Reason.SYNTHETIC, reseal=True)

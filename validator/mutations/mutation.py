@@ -25,6 +25,7 @@ class Facts:
     has_analysis: bool
     processes: int
     points: int
+    looks: bool
     roles: frozenset[str]
     required: frozenset[str]
     rows: Mapping[str, int]
@@ -46,6 +47,7 @@ class Facts:
             has_analysis=(bundle / "analysis.json").exists(),
             processes=protocol["schedule"]["process_pairs"],
             points=points,
+            looks="looks" in protocol["statistics"],
             roles=frozenset(arm["role"] for arm in protocol["arm"]),
             required=frozenset(protocol.get("build", {}).get("require", {})),
             rows={name: _rows(bundle / f"{name}.parquet") for name in TABLES},

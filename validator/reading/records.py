@@ -15,6 +15,7 @@ from validator.reading.fields import Fields
 from validator.reading.schema import TABLES
 
 RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}"
+STATUSES = ("complete", "failed_processes", "stopped_at_look")
 _UTC = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z"
 
 
@@ -207,8 +208,8 @@ def read_ledger(data: bytes) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
         fields = Fields(value, f"line {number}", found)
         event = fields.choice("event", ("start", "resume", "end"))
         status = fields.raw("status")
-        if status not in (("complete", "failed_processes") if event == "end" else (None,)):
-            fields.wrong("status", "complete or failed_processes at the end, else null", status)
+        if status not in (STATUSES if event == "end" else (None,)):
+            fields.wrong("status", f"{', '.join(STATUSES)} at the end, else null", status)
         entry = Entry(
             seq=fields.integer("seq"),
             run_id=fields.text("run_id", pattern=RUN_ID),

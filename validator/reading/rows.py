@@ -126,6 +126,13 @@ class View:
     routes: Mapping[str, Routes]
     layer: Mapping[str, Bytes]
 
+    @property
+    def pairs(self) -> int:
+        """Process pairs that the run was to take: all that are planned, or the first so many where it ended at a locked look."""
+        held = {record.process for record in self.bundle.processes or ()}
+        ended = len(held) in self.protocol.statistics.looks and held == set(range(len(held)))
+        return len(held) if ended else self.protocol.process_pairs
+
     def records(self) -> Iterator[tuple[ProcessRecord, Segment]]:
         """Give every process record with its rows (none is an empty segment)."""
         known = {(segment.process, segment.attempt): segment for segment in self.rows.segments}

@@ -62,10 +62,11 @@ class Measurements:
             and all((record.process, point, arm) in self.cells for arm in arms)
         )
 
-    def up_to(self, processes: int) -> "Measurements":
-        """Give the same as if no process from that number on existed; only the timer's resolution is that of all."""
+    def up_to(self, processes: int, *, resolution_ns: int) -> "Measurements":
+        """Give the same as if no process from that number on existed, with the timer's resolution by the rows that remain."""
         return replace(
             self,
+            resolution_ns=resolution_ns,
             records=tuple(record for record in self.records if record.process < processes),
             completed=frozenset(pair for pair in self.completed if pair[0] < processes),
         )
@@ -90,7 +91,7 @@ def measure(view: View) -> Measurements:
         }
         cells.update(_cells(view, record, segment))
     return Measurements(
-        cells=cells, records=tuple(records), completed=frozenset(completed), resolution_ns=_resolution(view)
+        cells=cells, records=tuple(records), completed=frozenset(completed), resolution_ns=resolution(view)
     )
 
 
@@ -145,11 +146,13 @@ def _middle(ordered: NDArray[np.int64]) -> float:
     return (int(ordered[middle - 1]) + int(ordered[middle])) / 2
 
 
-def _resolution(view: View) -> int:
-    """Give the smallest positive difference between distinct durations, else the largest clock tick."""
-    ordered = np.sort(view.rows.columns["duration_ns"])
+def resolution(view: View, *, up_to: int | None = None) -> int:
+    """Give the smallest positive difference between distinct durations (of the first processes), else the largest clock tick."""
+    durations = view.rows.columns["duration_ns"]
+    ordered = np.sort(durations if up_to is None else durations[view.rows.columns["process"].astype(np.int64) < up_to])
     gaps = np.diff(ordered.astype(np.int64))
     gaps = gaps[gaps > 0]
     if len(gaps):
         return int(gaps.min())
-    return max((record.clock_tick_ns for record in view.bundle.processes or ()), default=0)
+    ticks = (r.clock_tick_ns for r in view.bundle.processes or () if up_to is None or r.process < up_to)
+    return max(ticks, default=0)

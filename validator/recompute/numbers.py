@@ -1,9 +1,10 @@
-"""All numbers of a bundle, and the one finding that they can give: a control that shows what noise cannot.
+"""All numbers of a bundle, and the findings that they can give: a control that shows what noise cannot, a stop without a reason.
 
 Rules:
 1. Comparisons are ordered by comparison, then point; controls by arm, then point; arms by point, then arm.
 2. A gate makes a point's verdict inconclusive; the family looks at every comparison of it that claims something.
-3. With locked looks the first that shows the claim decides, else the last; arms are those of all processes.
+3. With locked looks the first that shows the claim decides, else the last that the run reached; arms are those of all processes.
+   STOP_UNWARRANTED: the run ended at a look before the last, and none so far shows the claim.
 4. CONTROL_FAILED: an A/A interval wholly beyond the margin, or a positive control seen as faster.
 """
 
@@ -29,7 +30,7 @@ from validator.reasons import Reason
 from validator.recompute.arms import arms_table
 from validator.recompute.family import SHOWN, judge_family
 from validator.recompute.gates import gates_of
-from validator.recompute.measure import Measurements, measure
+from validator.recompute.measure import Measurements, measure, resolution
 from validator.recompute.pairing import Pair, pair
 from validator.recompute.shape import diagnostics
 from validator.recompute.statistics import TIE, Estimate, holm, median, zone
@@ -73,11 +74,26 @@ def _decided(view: View, measured: Measurements) -> _Look:
     locked = view.protocol.statistics.looks
     looks: list[Look] = []
     for processes, alpha in zip(locked, look_alphas(locked, view.protocol.alpha), strict=True):
-        found = _look(view, measured.up_to(processes), alpha)
+        if processes > view.pairs:
+            break
+        so_far = measured.up_to(processes, resolution_ns=resolution(view, up_to=processes))
+        found = _look(view, so_far, alpha)
         looks.append(Look(processes=processes, alpha_one_sided=alpha, verdict=found.family.verdict))
         if found.family.verdict in SHOWN:
             break
-    return replace(found, family=replace(found.family, looks=tuple(looks)))
+    found = replace(found, family=replace(found.family, looks=tuple(looks)))
+    if view.pairs < view.protocol.process_pairs and found.family.verdict not in SHOWN:
+        found = replace(found, findings=(*found.findings, _unwarranted(view, looks[-1])))
+    return found
+
+
+def _unwarranted(view: View, last: Look) -> Finding:
+    return Finding(
+        reason=Reason.STOP_UNWARRANTED,
+        where="processes.parquet",
+        expected=f"{view.protocol.process_pairs} process pairs, or an end at a look that shows the claim",
+        got=f"an end after {view.pairs} pairs, where the look says {last.verdict}",
+    )
 
 
 def _look(view: View, measured: Measurements, alpha: float) -> _Look:

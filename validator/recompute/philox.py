@@ -37,11 +37,11 @@ def philox(counters: tuple[Words, Words, Words, Words], key: tuple[int, int]) ->
     return c0, c1, c2, c3
 
 
-def stream(count: int, key: tuple[int, int]) -> Words:
-    """Give raw[g] = philox((g div 4, 0, 0, 0))[g mod 4] for g = 0 .. count - 1."""
-    counter = np.arange((count + 3) // 4, dtype=np.uint64)
+def stream(count: int, key: tuple[int, int], *, start: int = 0) -> Words:
+    """Give raw[g] = philox((g div 4, 0, 0, 0))[g mod 4] for g = start .. start + count - 1."""
+    counter = np.arange(start // 4, (start + count + 3) // 4, dtype=np.uint64)
     zero = np.zeros_like(counter)
-    return np.stack(philox((counter, zero, zero, zero), key), axis=1).ravel()[:count]
+    return np.stack(philox((counter, zero, zero, zero), key), axis=1).ravel()[start % 4 :][:count]
 
 
 def indices(raw: Words, size: int) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from validator.recompute.philox import indices, stream
 from validator.recompute.statistics import finite_exp, median, moments
 
 REPLICATES = 9999
+_AT_ONCE = 500_000
 EXACT_FLIPS = 20
 _SLACK, _TIE = 1e-9, 1e-12
 
@@ -118,29 +119,41 @@ def key_of(text: str) -> tuple[int, int]:
     return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:16], "little")
 
 
-def resamples(pairs: int, key: tuple[int, int]) -> NDArray[np.int64]:
-    """Give the B rows of indices into the pairs."""
-    return indices(stream(REPLICATES * pairs, key), pairs).reshape(REPLICATES, pairs)
+def resamples(pairs: int, key: tuple[int, int], *, first: int = 0, count: int = REPLICATES) -> NDArray[np.int64]:
+    """Give rows of indices into the pairs: all B, or ``count`` from the ``first``."""
+    return indices(stream(count * pairs, key, start=first * pairs), pairs).reshape(count, pairs)
 
 
 def bootstrap_t(ratios: Sequence[float], *, alpha: float, key: tuple[int, int]) -> float | None:
     """Give the upper bound of the mean log ratio, None where it does not exist.
 
-    All replicates are studentised at once to find the one of the wanted rank; that one is then summed exactly.
+    The replicates are studentised to find the one of the wanted rank, some rows at a time so that memory does not grow with the
+    pairs; that one is then summed exactly.
     """
     count = len(ratios)
     if count < 2 or max(ratios) == min(ratios):
         return None
-    rows = np.asarray(ratios, dtype=np.float64)[resamples(count, key)]
-    whole = moments(ratios)
+    values, whole = np.asarray(ratios, dtype=np.float64), moments(ratios)
+    batch = max(1, _AT_ONCE // count)
+    t = np.concatenate(
+        [
+            _studentised(values[resamples(count, key, first=first, count=min(batch, REPLICATES - first))], whole.mean)
+            for first in range(0, REPLICATES, batch)
+        ]
+    )
+    rank = max(1, math.floor((REPLICATES + 1) * alpha + _SLACK))
+    chosen = int(np.argsort(t, kind="stable")[rank - 1])
+    if t[chosen] == -np.inf:
+        return None
+    draw = moments(values[resamples(count, key, first=chosen, count=1)[0]].tolist())
+    return whole.mean - (draw.mean - whole.mean) / draw.error * whole.error
+
+
+def _studentised(rows: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
+    """Give (mean_b - mean) / se_b of every row, minus infinity where a row has no spread."""
+    count = rows.shape[1]
     means = rows.mean(axis=1)
     errors = np.sqrt(((rows - means[:, None]) ** 2).sum(axis=1) / (count - 1)) / math.sqrt(count)
     same = rows.max(axis=1) == rows.min(axis=1)
     errors[same] = 1.0
-    t = np.where(same, -np.inf, (means - whole.mean) / errors)
-    rank = max(1, math.floor((REPLICATES + 1) * alpha + _SLACK))
-    chosen = int(np.argsort(t, kind="stable")[rank - 1])
-    if same[chosen]:
-        return None
-    draw = moments(rows[chosen].tolist())
-    return whole.mean - (draw.mean - whole.mean) / draw.error * whole.error
+    return np.where(same, -np.inf, (means - mean) / errors)

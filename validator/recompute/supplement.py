@@ -1,4 +1,4 @@
-"""What the tables say beyond the claims: errors against every truth, what was launched, shares of stages, power and clocks.
+"""What the tables say beyond the claims: errors against every truth, what was launched, shares of stages, power and clocks, drift.
 
 Rules:
 1. Nothing here enters a verdict, a gate or validity; nothing of it stands in analysis.json.
@@ -29,6 +29,7 @@ from validator.findings import (
 from validator.reading.rows import View
 from validator.reading.tables import Frame
 from validator.recompute.measure import measure
+from validator.recompute.series import series
 
 _POWER_CAP = 0x4
 _MANY_TIMES = 5
@@ -45,6 +46,7 @@ def supplement(view: View, numbers: Numbers) -> Supplement:
         power_cap=tuple(_power_cap(view)),
         ceilings=tuple(_ceilings(view, numbers.arms)),
         uneven=tuple(_uneven(view)),
+        series=tuple(series(view)),
     )
 
 

@@ -9,6 +9,7 @@ Rules:
 import json
 
 from validator.findings import Json, Report, plain
+from validator.report.facts import limits
 
 SCHEMA = "validator.report/1"
 
@@ -38,6 +39,8 @@ def document(report: Report) -> dict[str, Json]:
         "power_cap": plain(beside and beside.power_cap) or [],
         "ceilings": plain(beside and beside.ceilings) or [],
         "uneven": plain(beside and beside.uneven) or [],
+        "series": plain(beside and beside.series) or [],
+        "limits": list(limits(report)),
     }
 
 

@@ -73,6 +73,7 @@ def _beside(report: Report) -> list[Extra]:
         ("software power cap", (), capped),
         ("ceilings", (), found.ceilings),
         ("uneven samples", (), found.uneven),
+        ("drift and dependence", (), found.series),
     ]
     return [_objects(title, names, items) for title, names, items in lists if items]
 

@@ -12,6 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from validator.findings import Comparison, Json, Report, Validity, Verdict, plain
 
+_LIMITS = (
+    "A mean over few processes says little of rare slow ones: below 40 pairs skewed process effects make the interval too short, whatever "
+    "the method.",
+    "largest_ratio bounds the tail_quantile of all process ratios.",
+    "The claim holds for this machine; other machines, nodes or days are a higher level, which was not sampled.",
+    "Processes are taken to be independent of each other.",
+)
+_LOOKS = "Looks that may end a run favour large effects: its ratio leans towards the claim, while its verdict keeps the level."
 TITLES = {
     Verdict.SUPERIOR: "superior",
     Verdict.NON_INFERIOR: "non-inferior",
@@ -77,6 +85,13 @@ def spread(items: Sequence[Comparison]) -> str | None:
         f"largest process ratio {max(largest):.4f}; {shape}"
         "with few pairs and skewed process effects the t interval can be too narrow, and the claim holds for the device measured"
     )
+
+
+def limits(report: Report) -> tuple[str, ...]:
+    """Say what no number of this report can show; nothing where there is no number."""
+    if report.numbers is None:
+        return ()
+    return (*_LIMITS, _LOOKS) if report.numbers.family.looks else _LIMITS
 
 
 def headline(report: Report) -> str:

@@ -25,6 +25,7 @@ from validator.report.facts import (
     command,
     confidence,
     level,
+    limits,
     member_verdict,
     tone,
     trusted,
@@ -105,6 +106,7 @@ class Page:
     controls: tuple[Picture, ...]
     arms: tuple[tuple[str, ...], ...]
     extras: tuple[Extra, ...]
+    limits: tuple[str, ...]
     more_points: int
 
 
@@ -163,6 +165,7 @@ def page(report: Report, material: Material, prefix: str) -> Page:
         controls=tuple(gallery.controls()),
         arms=tuple(_arm(item) for item in (numbers.arms if numbers is not None else ())),
         extras=tuple(extra_tables(report)),
+        limits=limits(report),
         more_points=max(0, len(material.points) - MOST_POINTS),
     )
 

@@ -86,7 +86,12 @@ def _machine(known: list[ProcessRecord], value: Mapping[str, Json]) -> Iterator[
 def _method(bundle: Bundle, known: list[ProcessRecord]) -> Iterator[tuple[str, str]]:
     protocol = bundle.protocol
     if protocol is not None:
-        yield "process pairs", str(protocol.process_pairs)
+        yield "process pairs", f"{protocol.process_pairs} planned"
+        if protocol.statistics.looks:
+            yield (
+                "looks",
+                f"at {', '.join(map(str, protocol.statistics.looks))} pairs; the first that shows the claim ends the run",
+            )
         yield "blocks", str(protocol.blocks)
         yield "samples per block and arm", f"{protocol.samples_per_block} of {protocol.calls_per_sample} calls"
         yield "warm-up samples", str(protocol.warmup_samples)

@@ -13,7 +13,7 @@ from itertools import groupby
 from validator.findings import Comparison, Numbers, Report, Validity
 from validator.reasons import Reason
 from validator.report.extras import extra_tables
-from validator.report.facts import change, headline, level
+from validator.report.facts import change, headline, level, limits
 from validator.report.table import against, ascii_only, number, relation, table
 
 Paint = Callable[[str, Validity], str]
@@ -23,11 +23,6 @@ LIMIT_OF_A_LOG = (
     "it cannot prove that the machine which wrote it was honest."
 )
 _AUTHOR = "The protocol was taken from the bundle, so margin and schedule are what its author says (--protocol FILE compares)."
-LIMITS_OF_THE_METHOD = (
-    "A mean over few processes says little of rare slow ones: below 40 pairs skewed process effects make the interval too",
-    "short, whatever the method. largest_ratio bounds the tail_quantile of all process ratios. The claim holds for this",
-    "machine, and rests on processes that are independent of each other.",
-)
 _SAYS = {
     "more numbers": " (in no verdict, except those of a claim of equivalence)",
     "sensitivity": " (pre-specified, always shown, in no verdict)",
@@ -41,6 +36,8 @@ _SAYS = {
     "kernels": " (of one call, in order)",
     "ceilings": " (GB = 10^9 bytes, GiB = 2^30)",
     "uneven samples": " (kept: the largest timed sample of an arm in a process is more than 5 times its median)",
+    "drift and dependence": " (within processes, in no verdict: Kendall's tau against time, second half / first, lag-1 autocorrelation, "
+    "effective samples)",
     "software power cap": " (throttle bit 0x4, and the SM clocks that were seen; no gate)",
 }
 _MOST_REASONS = 30
@@ -96,7 +93,7 @@ def _more(report: Report) -> Iterator[str]:
         yield item.title + _SAYS.get(item.title, "")
         yield from table(item.head, item.rows, left=item.text_columns)
     yield ""
-    yield from LIMITS_OF_THE_METHOD
+    yield from limits(report)
 
 
 def _listed(title: str, items: Sequence[str]) -> Iterator[str]:

@@ -229,21 +229,27 @@ def test_looks_stop_at_the_first_that_shows_it(make: Make) -> None:
     assert row["upper"] == pytest.approx(math.exp(ttest_1samp(r, 0).confidence_interval(1 - 2 * alpha).high), rel=1e-9)
     assert row["diagnostics"]["tail_quantile"] == pytest.approx(alpha ** (1 / 6), rel=1e-12)
     assert {control["pairs"] for control in document["controls"]} == {6}
-    assert {arm["samples"] for arm in document["arms"]} == {12 * 6}
+    assert {arm["samples"] for arm in document["arms"]} == {6 * 6}
     members = {m["operating_point"]: m for m in family["members"]}
     verdicts = [members[point]["verdict"] for point in ("batch=1", "batch=4")]
     assert verdicts == ["superior", "non_inferior_but_slower"]
     assert members["batch=1"]["p_superior_adjusted"] == pytest.approx(2 * row["p_superior"], rel=1e-12)
-    assert "look at 6 pairs, one-sided alpha 0.005575: non_inferior_but_slower\n" in summarise(bundle)
+    assert (
+        "look at 6 pairs, one-sided alpha 0.005575: non_inferior_but_slower\n"
+        "stopped after 6 of 12 planned pairs: this look shows the claim\n"
+    ) in summarise(bundle)
+    assert json.loads((bundle / "attempts.jsonl").read_text("utf-8").splitlines()[-1])["status"] == "stopped_at_look"
 
 
 def test_looks_go_on_to_the_last_where_none_shows_it(make: Make) -> None:
-    _, document = make(("process_pairs = 5", "process_pairs = 9"), more="looks = [6, 9]\n", four=108_000)
+    bundle, document = make(("process_pairs = 5", "process_pairs = 9"), more="looks = [6, 9]\n", four=108_000)
     assert [(look["processes"], look["verdict"]) for look in document["family"]["looks"]] == [
         (6, "inferior"),
         (9, "inferior"),
     ]
     assert at(document, "batch=4")["pairs"] == 9
+    assert json.loads((bundle / "attempts.jsonl").read_text("utf-8").splitlines()[-1])["status"] == "complete"
+    assert "stopped after" not in summarise(bundle)
 
 
 def test_levels_of_the_looks_do_not_depend_on_the_integration() -> None:

@@ -2,15 +2,18 @@
 
 import json
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchkit.calibration import methods
+from benchkit.calibration import study as study_module
 from benchkit.calibration.methods import Level, rejections
 from benchkit.calibration.nulls import NULLS, Medians, quantised, simulate
-from benchkit.calibration.study import FULL, QUICK, Cell, Grid, study
+from benchkit.calibration.study import AGAIN, FULL, QUICK, Cell, Grid, settled, study
 from benchkit.calibration.table import document, failed, markdown, write_tables
 from benchkit.errors import DataError
 from benchkit.statistics.bootstrap import bootstrap_bounds, key_from_text
@@ -161,6 +164,83 @@ def test_a_cell_and_its_band(rate: float, low: float | None, high: float | None,
     assert found.status == status
 
 
+def judged(method: str, rate: float, grid: Grid, *, pairs: int = 10) -> Cell:
+    """A cell of which at most 0.05 is allowed."""
+    return Cell(
+        kind="type-1",
+        null="S1",
+        method=method,
+        pairs=pairs,
+        margin=0.05,
+        alpha=0.05,
+        true_ratio=1.05,
+        experiments=grid.experiments,
+        rate=rate,
+        low=0.0,
+        high=0.05,
+    )
+
+
+def test_a_cell_outside_its_band_is_simulated_again_once_and_that_decides() -> None:
+    """Chance passes the second time, a method that errs does not; nothing else is simulated twice."""
+    asked: list[tuple[Grid, str]] = []
+    said: list[str] = []
+
+    def part(grid: Grid, label: str) -> Iterator[Cell]:
+        asked.append((grid, label))
+        rates = {"sign-flip": 0.05, "hodges-lehmann": 0.049 if label else 0.058, "order-statistic": 0.0569}
+        for method, rate in rates.items():
+            yield judged(method, rate, grid)
+
+    plain, lucky, wrong = settled(part, QUICK, said.append)
+    assert (plain.again, plain.status) == (None, "pass")
+    assert lucky.again is not None
+    assert (lucky.rate, lucky.again.rate, lucky.again.experiments, lucky.status) == (0.058, 0.049, 16_000, "pass")
+    assert (wrong.within, wrong.status) == (False, "fail")
+    narrow = replace(QUICK, pairs=(10,), methods=("hodges-lehmann", "order-statistic"), experiments=16_000)
+    assert asked == [(QUICK, ""), (narrow, AGAIN)]
+    assert said == [
+        "  outside its band, simulated again: hodges-lehmann, K 10, alpha 0.05: 0.0580",
+        "  outside its band, simulated again: order-statistic, K 10, alpha 0.05: 0.0569",
+    ]
+
+
+def test_both_results_stand_in_the_tables() -> None:
+    first = judged("hodges-lehmann", 0.058, QUICK)
+    cells = (
+        replace(first, again=judged("hodges-lehmann", 0.049, FULL)),
+        replace(judged("sign-flip", 0.06, QUICK), again=judged("sign-flip", 0.0561, FULL)),
+        judged("order-statistic", 0.01, QUICK),
+    )
+    assert [cell["again"] for cell in document(QUICK, cells)["cells"]] == [
+        {"experiments": 20_000, "rate": 0.049},
+        {"experiments": 20_000, "rate": 0.0561},
+        None,
+    ]
+    assert [cell["status"] for cell in document(QUICK, cells)["cells"]] == ["pass", "fail", "pass"]
+    lines = markdown(QUICK, cells).splitlines()
+    assert lines[2].startswith("2 of 3 judged cells lie in their band")
+    assert lines[4].endswith("Cells simulated again: 2.")
+    assert (
+        "| type-1 | S1 | hodges-lehmann | 10 | 0.05 | 0.05 | 0 to 0.05 | 0.0580 of 4000 | 0.0490 of 20000 | pass |"
+        in lines
+    )
+    assert "| hodges-lehmann | 0.058 → 0.049 |" in lines
+    assert "| sign-flip | **0.060 → 0.056** |" in lines
+
+
+def test_a_bad_method_is_found_out_by_its_second_simulation_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The percentile bound, handed in as one that keeps its level exactly."""
+    monkeypatch.setattr(study_module, "EXACT_LEVEL", ("percentile",))
+    grid = replace(SMALL, nulls=("S1",), steps=(), methods=("paired-t", "percentile"))
+    found = [c for c in study(grid, lambda _: None) if (c.kind, c.method) == ("type-1", "percentile")]
+    assert [(c.pairs, c.within, c.status) for c in found] == [(5, False, "fail"), (10, False, "fail")]
+    for bad in found:
+        assert bad.again is not None
+        assert (bad.again.experiments, bad.again.name) == (1600, bad.name)
+        assert bad.again.rate != bad.rate
+
+
 def test_tables(small: tuple[Cell, ...], tmp_path: Path) -> None:
     file, beside = write_tables(SMALL, small, tmp_path / "new" / "small.json")
     written = json.loads(file.read_text("utf-8"))
@@ -190,7 +270,17 @@ def test_the_published_quick_tables_hold() -> None:
         if null not in ("S5a", "S7")
         for k in (10, 20)
     )
+
+
+def test_the_published_full_tables_hold() -> None:
+    """Every cell within its band, those that chance had put outside by their second result, which is shown."""
+    folder = Path(__file__).parents[3] / "results" / "calibration"
+    written = json.loads((folder / "full.json").read_text("utf-8"))
+    assert (written["grid"], written["experiments"], written["counts"]["fail"]) == ("full", 20_000, 0)
     assert FULL.experiments == 20_000
+    again = {(c["null"], c["method"], c["pairs"], c["alpha_one_sided"]) for c in written["cells"] if c["again"]}
+    assert again == {("S5", "hodges-lehmann", 20, 0.05)}
+    assert {c["again"]["experiments"] for c in written["cells"] if c["again"]} == {80_000}
 
 
 def test_experiments_can_be_cut_and_moved() -> None:

@@ -154,11 +154,11 @@ class TestD10Memory:
         """The unit is the process pair, so a million samples become one median each, and the batch bounds the rest."""
         ratios = np.random.default_rng(1).normal(0.0, 0.01, 40)
         found = [
-            bootstrap_bounds(ratios, key=key_from_text("seed 1"), alpha_one_sided=0.05, replicates=999, batch=batch)
+            bootstrap_bounds(ratios, key=key_from_text("seed 1"), alpha_one_sided=0.05, replicates=9999, batch=batch)
             for batch in (10, 1000)
         ]
         assert found[0] == found[1]
-        assert (found[0].key, found[0].bca.method) == ("seed 1", "BCa")
+        assert (found[0].key, found[0].replicates, found[0].bca.method) == ("seed 1", 9999, "BCa")
 
     def test_a_million_samples_a_side(self) -> None:
         """Interval by order statistics: no matrix of resamples (which would be 80 GB)."""
