@@ -65,8 +65,18 @@ def environment_record(
         "sources": dict(sources),
         "git": None if git is None else dict(git),
         "benchkit": benchkit.__version__,
+        "benchkit_sha256": package_sha256(Path(benchkit.__file__).parent),
     }
     return record
+
+
+def package_sha256(folder: Path) -> str:
+    """SHA-256 over ``path NUL sha256(bytes) LF`` of a package's Python and CUDA sources, sorted by path: the code that measured."""
+    paths = [path for pattern in ("*.py", "*.cu", "*.cuh") for path in folder.rglob(pattern)]
+    digest = hashlib.sha256()
+    for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in paths):
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def environment_json(record: Mapping[str, object]) -> str:

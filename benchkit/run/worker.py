@@ -99,7 +99,13 @@ class Worker:
         identity = run_identity(record)
         if settings.identity is not None and identity != settings.identity:
             raise MachineError(
-                f"all processes of a run need one machine and one build: expected {dict(settings.identity)}, found {identity}"
+                "all processes of a run need one machine and one build: "
+                + "; ".join(
+                    f"{name}: expected {wanted}, found {identity[name]}"
+                    for name, wanted in settings.identity.items()
+                    if identity[name] != wanted
+                )
+                + "; resume where it was started, or start a new run"
             )
         if problems and not settings.exploratory:
             raise MachineError("the build is not the required one: " + "; ".join(problems))
@@ -265,13 +271,14 @@ def _telemetry(place: list[Any], edge: str, at: Reading) -> list[Any]:
 
 
 def run_identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a resumed run must find again: device, GPU, driver, sources."""
+    """What a resumed run must find again: device, GPU, driver, the arms' sources and the code that measures."""
     gpu = record["gpu"]
     return {
         "device": record["device"],
         "gpu_uuid": gpu["uuid"] if gpu else None,
         "driver": record["driver"],
         "sources": record["sources"],
+        "benchkit_sha256": record["benchkit_sha256"],
     }
 
 

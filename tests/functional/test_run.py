@@ -264,6 +264,22 @@ def test_sigkill_in_a_worker_then_resume(tmp_path: Path, run_benchkit: Run, fake
     assert not list((out / "fake-host").glob(".*.partial"))
 
 
+def test_another_instrument_does_not_go_on(tmp_path: Path, run_benchkit: Run) -> None:
+    run, out = start_slow_run(tmp_path)
+    wait_for(lambda: running(out, 1))
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    settings = out / "fake-host" / f".{run_id(out)}.partial" / "run.json"
+    stored = json.loads(settings.read_text("utf-8"))
+    stored["identity"]["benchkit_sha256"] = "0" * 64
+    settings.write_text(json.dumps(stored), "utf-8")
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
+    assert done.returncode == 3
+    assert "all processes of a run need one machine and one build: benchkit_sha256: expected 0000" in done.stderr
+    assert "device" not in done.stderr  # only what differs is named
+    assert list((out / "fake-host").glob("2*")) == []
+
+
 def test_killed_before_the_worker_said_anything_then_resume(tmp_path: Path, run_benchkit: Run) -> None:
     run, out = start_slow_run(tmp_path)
     wait_for(lambda: list((out / "fake-host").glob(".*.partial/process-00000-attempt-0.started")) != [])

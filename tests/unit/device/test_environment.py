@@ -19,6 +19,7 @@ from benchkit.device.environment import (
     git_state,
     machine_problems,
     package_record,
+    package_sha256,
     portable_path,
     record_problems,
 )
@@ -62,6 +63,7 @@ def made(**changes: object) -> dict[str, object]:
 def test_the_keys_are_those_of_the_format():
     device = ["device", "driver", "cuda_runtime", "cuda_driver_max", "gpu"]
     process = ["python", "platform", "cpu", "cpu_count", "threads", "packages", "sources", "git", "benchkit"]
+    process.append("benchkit_sha256")
     assert sorted(made()) == sorted(device + process)
 
 
@@ -275,3 +277,17 @@ def test_digests_are_taken_once(tmp_path, monkeypatch):
 
 def test_no_map_no_binaries(tmp_path):
     assert loaded_binaries(maps=tmp_path / "absent") == {}
+
+
+def test_the_digest_of_a_package_sees_names_and_bytes_of_sources_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "worker.py").write_text("a")
+    (tmp_path / "x.cu").write_text("b")
+    parts = [("run/worker.py", "a"), ("x.cu", "b")]
+    text = "".join(f"{name}\0{hashlib.sha256(data.encode()).hexdigest()}\n" for name, data in parts)
+    assert package_sha256(tmp_path) == hashlib.sha256(text.encode()).hexdigest()
+    first = package_sha256(tmp_path)
+    (tmp_path / "notes.txt").write_text("c")
+    assert package_sha256(tmp_path) == first
+    (tmp_path / "x.cu").rename(tmp_path / "y.cu")
+    assert package_sha256(tmp_path) != first
