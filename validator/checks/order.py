@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from validator.checks.words import finding
 from validator.findings import Finding
 from validator.reading.processes import ProcessRecord
 from validator.reading.rows import Segment, View
@@ -21,7 +22,7 @@ from validator.reasons import Reason
 def check_order(view: View) -> Iterator[Finding]:
     """Check the rows of every process and attempt against the plan."""
     if not view.rows.sorted:
-        yield _finding(
+        yield finding(
             Reason.ORDER_NOT_AS_PLANNED,
             "samples.parquet",
             "rows ascending by process and attempt",
@@ -31,10 +32,6 @@ def check_order(view: View) -> Iterator[Finding]:
         yield from _calls(view, record, segment)
         if segment.stop > segment.start or (record.status == "ok" and record.analysed):
             yield from _segment(view, record, segment)
-
-
-def _finding(reason: Reason, where: str, expected: object, got: object) -> Finding:
-    return Finding(reason=reason, where=where, expected=str(expected), got=str(got))
 
 
 def _rows(count: int) -> str:
@@ -50,7 +47,7 @@ def _calls(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Find
         row = int(bad[0])
         name = view.protocol.arms[int(arm[row])].name
         where = f"samples.parquet:calls[{segment.start + row}] {record.name} arm={name}"
-        yield _finding(Reason.CALLS_MISMATCH, where, planned[arm[row]], f"{calls[row]} ({_rows(len(bad))})")
+        yield finding(Reason.CALLS_MISMATCH, where, planned[arm[row]], f"{calls[row]} ({_rows(len(bad))})")
 
 
 def _segment(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -89,7 +86,7 @@ def _diagnose(
         wrong = _warmups(view, segment, cells, planned_cells, explained)
         for cell, count in wrong:
             where = f"{record.name} point={layout.points[cell // arms]} arm={layout.arms[cell % arms]}"
-            yield _finding(Reason.WARMUP_COUNT, where, f"{layout.warmup} warm-up samples", count)
+            yield finding(Reason.WARMUP_COUNT, where, f"{layout.warmup} warm-up samples", count)
         odd = np.zeros(len(explained), dtype=np.bool_)
         odd[[cell for cell, _ in wrong]] = True
         planned = planned[~explained[planned_cells]]
@@ -118,10 +115,10 @@ def _absent(
         explained[cell] = True
         if np.any(present // arms == cell // arms):
             where = f"{record.name} point={point} arm={layout.arms[cell % arms]}"
-            yield _finding(Reason.ARM_MISSING, where, "rows of the arm", "none")
+            yield finding(Reason.ARM_MISSING, where, "rows of the arm", "none")
         elif point not in reported:
             reported.add(point)
-            yield _finding(Reason.POINT_MISSING, f"{record.name} point={point}", "rows of the point", "none")
+            yield finding(Reason.POINT_MISSING, f"{record.name} point={point}", "rows of the point", "none")
 
 
 def _warmups(
@@ -154,11 +151,11 @@ def _sets(
     if len(doubled):
         key = int(doubled[np.argmin(first[np.searchsorted(distinct, doubled)])])
         got = f"{int(counts[np.searchsorted(distinct, key)])} times ({_rows(len(doubled))} doubled)"
-        yield _finding(Reason.ROWS_DUPLICATED, f"{record.name} {name(key)}", "once", got)
+        yield finding(Reason.ROWS_DUPLICATED, f"{record.name} {name(key)}", "once", got)
     missing = planned[~np.isin(planned, distinct)]
     if len(missing):
         where = f"{record.name} {name(int(missing[0]))}"
-        yield _finding(Reason.ROWS_MISSING, where, _rows(len(planned)), f"{_rows(len(missing))} missing")
+        yield finding(Reason.ROWS_MISSING, where, _rows(len(planned)), f"{_rows(len(missing))} missing")
     kept = np.zeros(len(keys), dtype=np.bool_)
     kept[first] = True
     kept |= keys < 0
@@ -174,7 +171,7 @@ def _sets(
     if at < len(actual):
         got = name(int(actual[at])) if actual[at] >= 0 else "a row that was not planned"
     row = int(where_rows[at]) if at < len(where_rows) else len(rows)
-    yield _finding(Reason.ORDER_NOT_AS_PLANNED, f"samples.parquet[{row}] {record.name}", wanted, got)
+    yield finding(Reason.ORDER_NOT_AS_PLANNED, f"samples.parquet[{row}] {record.name}", wanted, got)
 
 
 def _seq(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -183,4 +180,4 @@ def _seq(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Findin
     if len(bad):
         row = int(bad[0])
         where = f"samples.parquet:seq[{segment.start + row}] {record.name}"
-        yield _finding(Reason.ORDER_NOT_AS_PLANNED, where, row, seq[row])
+        yield finding(Reason.ORDER_NOT_AS_PLANNED, where, row, seq[row])

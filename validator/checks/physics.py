@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from validator.checks.integrity import Outcome
 from validator.checks.times import check_times
+from validator.checks.words import at_row, finding, rows_of
 from validator.findings import Finding, NotApplicable
 from validator.reading.model import Arm
 from validator.reading.processes import ProcessRecord
@@ -67,25 +68,13 @@ def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
     return Outcome(findings=tuple(findings), notes=tuple(notes))
 
 
-def _finding(reason: Reason, where: str, expected: object, got: object) -> Finding:
-    return Finding(reason=reason, where=where, expected=str(expected), got=str(got))
-
-
-def _where(column: str, segment: Segment, row: int, record: ProcessRecord) -> str:
-    return f"samples.parquet:{column}[{segment.start + row}] {record.name}"
-
-
-def _count(bad: NDArray[np.intp]) -> str:
-    return "1 row" if len(bad) == 1 else f"{len(bad)} rows"
-
-
 def _durations(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     duration = view.rows.columns["duration_ns"][segment.rows].astype(np.int64, copy=False)
     bad = np.flatnonzero(duration <= 0)
     if len(bad):
         row = int(bad[0])
-        where = _where("duration_ns", segment, row, record)
-        yield _finding(Reason.NON_POSITIVE_DURATION, where, "more than 0 ns", f"{duration[row]} ns ({_count(bad)})")
+        where = at_row("duration_ns", segment, row, record)
+        yield finding(Reason.NON_POSITIVE_DURATION, where, "more than 0 ns", f"{duration[row]} ns ({rows_of(bad)})")
 
 
 def _injections(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -96,8 +85,8 @@ def _injections(view: View, record: ProcessRecord, segment: Segment) -> Iterator
     if len(bad):
         row = int(bad[0])
         expected = "more than 0 ns (positive control)" if dosed[row] else "0 ns"
-        where = _where("injected_ns", segment, row, record)
-        yield _finding(Reason.INJECTION_MISMATCH, where, expected, f"{injected[row]} ns ({_count(bad)})")
+        where = at_row("injected_ns", segment, row, record)
+        yield finding(Reason.INJECTION_MISMATCH, where, expected, f"{injected[row]} ns ({rows_of(bad)})")
 
 
 def _doses(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -116,16 +105,16 @@ def _doses(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Find
         expected = round(_DOSE * view.protocol.margin * float(np.median(warm)))
         bad = rows[np.abs(injected[rows] - expected) > 1]
         if len(bad):
-            where = f"{_where('injected_ns', segment, int(bad[0]), record)} point={name}"
+            where = f"{at_row('injected_ns', segment, int(bad[0]), record)} point={name}"
             wanted = f"{expected} ns, from {len(warm)} warm-up samples of the baseline"
-            yield _finding(Reason.INJECTION_MISMATCH, where, wanted, f"{injected[bad[0]]} ns ({_count(bad)})")
+            yield finding(Reason.INJECTION_MISMATCH, where, wanted, f"{injected[bad[0]]} ns ({rows_of(bad)})")
 
 
 def _blocked(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     bad = np.flatnonzero(~view.rows.flags("warmup", segment) & ~view.rows.flags("blocked", segment))
     if len(bad):
-        where = _where("blocked", segment, int(bad[0]), record)
-        yield _finding(Reason.STREAM_NOT_BLOCKED, where, "true in timed rows", f"false ({_count(bad)})")
+        where = at_row("blocked", segment, int(bad[0]), record)
+        yield finding(Reason.STREAM_NOT_BLOCKED, where, "true in timed rows", f"false ({rows_of(bad)})")
 
 
 def _groups(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -159,12 +148,12 @@ def _escaped(view: View, segment: Segment, rows: NDArray[np.intp], where: str) -
     total, wall = int(duration.sum()), int(host.sum())
     least = 0.5 * (wall - len(rows) * _SPARE_NS)
     if post > limit:
-        yield _finding(Reason.ESCAPED_WORK, where, f"a median post_sync of at most {limit:.0f} ns", f"{post:.0f} ns")
+        yield finding(Reason.ESCAPED_WORK, where, f"a median post_sync of at most {limit:.0f} ns", f"{post:.0f} ns")
     elif total > wall:
-        yield _finding(Reason.ESCAPED_WORK, where, f"events of at most {wall} ns of host time", f"{total} ns")
+        yield finding(Reason.ESCAPED_WORK, where, f"events of at most {wall} ns of host time", f"{total} ns")
     elif total < least:
         share = f"{total} ns, {100 * total / wall:.1f} % of host time"
-        yield _finding(Reason.ESCAPED_WORK, where, f"events of at least {least:.0f} ns ({wall} ns of host time)", share)
+        yield finding(Reason.ESCAPED_WORK, where, f"events of at least {least:.0f} ns ({wall} ns of host time)", share)
 
 
 def _floor(
@@ -183,10 +172,10 @@ def _floor(
             implied = arm.calls * counted / least
             rate = f", {implied:.0f} GB/s, {implied / peak:.2f} times the peak"
         got = f"{least} ns in the shortest of {len(below)} rows{rate}"
-        yield _finding(Reason.BELOW_FLOOR, where, f"at least {0.9 * whole:.0f} ns at {peak:g} GB/s", got)
+        yield finding(Reason.BELOW_FLOOR, where, f"at least {0.9 * whole:.0f} ns at {peak:g} GB/s", got)
     elif median < whole / 1.03:
         got = f"a median of {median:.0f} ns"
-        yield _finding(Reason.BELOW_FLOOR, where, f"a median of at least {whole / 1.03:.0f} ns at {peak:g} GB/s", got)
+        yield finding(Reason.BELOW_FLOOR, where, f"a median of at least {whole / 1.03:.0f} ns at {peak:g} GB/s", got)
 
 
 def _cache(view: View) -> Iterator[Finding]:
@@ -205,7 +194,7 @@ def _cache(view: View) -> Iterator[Finding]:
                 if rotated < multiple * record.l2_bytes:
                     where = f"{record.name} point={point.id} arm={arm.name}"
                     expected = f"at least {multiple:g} x {record.l2_bytes} bytes of rotated weights"
-                    yield _finding(Reason.CACHE_NOT_COLD, where, expected, f"{rotated} bytes")
+                    yield finding(Reason.CACHE_NOT_COLD, where, expected, f"{rotated} bytes")
                     break
 
 
@@ -219,9 +208,9 @@ def _flushes(view: View) -> Iterator[Finding]:
         least = 0.9 * 2 * record.l2_bytes / peak
         bad = np.flatnonzero((flush <= 0) | (flush < least))
         if len(bad):
-            where = _where(FLUSH.name, segment, int(bad[0]), record)
+            where = at_row(FLUSH.name, segment, int(bad[0]), record)
             expected = f"at least {least:.0f} ns for twice {record.l2_bytes} bytes at {peak:g} GB/s"
-            yield _finding(Reason.CACHE_NOT_COLD, where, expected, f"{flush[bad[0]]} ns ({_count(bad)})")
+            yield finding(Reason.CACHE_NOT_COLD, where, expected, f"{flush[bad[0]]} ns ({rows_of(bad)})")
 
 
 def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
@@ -244,4 +233,4 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
             where = f"correctness.parquet[{row}] process={frame.integer('process', row)} point={point} arm={arm_name}"
             expected = f"min_cosine >= {tolerance.min_cosine!r}, rel_error <= {tolerance.max_rel_error!r}"
             got = f"min_cosine {cosine!r}, rel_error {error!r}"
-            yield _finding(Reason.CORRECTNESS_FAILED, where, expected, got)
+            yield finding(Reason.CORRECTNESS_FAILED, where, expected, got)

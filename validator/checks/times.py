@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from validator.checks.words import at_row, finding, rows_of
 from validator.findings import Finding
 from validator.reading.processes import ProcessRecord
 from validator.reading.rows import Segment, View
@@ -40,18 +40,6 @@ def check_times(view: View) -> Iterator[Finding]:
         yield from _ticks(view)
 
 
-def _finding(reason: Reason, where: str, expected: object, got: object) -> Finding:
-    return Finding(reason=reason, where=where, expected=str(expected), got=str(got))
-
-
-def _where(column: str, segment: Segment, row: int, record: ProcessRecord) -> str:
-    return f"samples.parquet:{column}[{segment.start + row}] {record.name}"
-
-
-def _count(bad: NDArray[np.intp]) -> str:
-    return "1 row" if len(bad) == 1 else f"{len(bad)} rows"
-
-
 def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     start, end = view.rows.ints("host_start_ns", segment), view.rows.ints("host_end_ns", segment)
     post = view.rows.ints("post_sync_ns", segment)
@@ -61,9 +49,9 @@ def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[F
     if len(bad):
         row = int(bad[0])
         previous = f"after {end[row - 1]}" if row else "a start"
-        got = f"start {start[row]}, end {end[row]}, post_sync {post[row]} ({_count(bad)})"
-        where = _where("host_start_ns", segment, row, record)
-        yield _finding(Reason.TIME_DISORDER, where, f"a start no earlier than the end before ({previous})", got)
+        got = f"start {start[row]}, end {end[row]}, post_sync {post[row]} ({rows_of(bad)})"
+        where = at_row("host_start_ns", segment, row, record)
+        yield finding(Reason.TIME_DISORDER, where, f"a start no earlier than the end before ({previous})", got)
 
 
 def _host_durations(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
@@ -72,9 +60,9 @@ def _host_durations(view: View, record: ProcessRecord, segment: Segment) -> Iter
     bad = np.flatnonzero((duration > 0) & (duration != wall))
     if len(bad):
         row = int(bad[0])
-        where = _where("duration_ns", segment, row, record)
+        where = at_row("duration_ns", segment, row, record)
         expected = f"{wall[row]} ns, from host_start_ns to host_end_ns"
-        yield _finding(Reason.TIME_DISORDER, where, expected, f"{duration[row]} ns ({_count(bad)})")
+        yield finding(Reason.TIME_DISORDER, where, expected, f"{duration[row]} ns ({rows_of(bad)})")
 
 
 def _restarts(view: View) -> Iterator[Finding]:
@@ -91,10 +79,10 @@ def _restarts(view: View) -> Iterator[Finding]:
     resumed = sum(entry.run_id == run and entry.event == "resume" for entry in bundle.ledger or ())
     if len(earlier) > resumed:
         record, segment, end, start = earlier[0]
-        where = _where("host_start_ns", segment, 0, record)
+        where = at_row("host_start_ns", segment, 0, record)
         times = "time" if len(earlier) == 1 else "times"
         got = f"{start} ({len(earlier)} {times} in the run, {resumed} resumptions in the ledger)"
-        yield _finding(Reason.TIME_DISORDER, where, f"a start after the process before ended ({end})", got)
+        yield finding(Reason.TIME_DISORDER, where, f"a start after the process before ended ({end})", got)
 
 
 def _run(view: View) -> Iterator[Finding]:
@@ -110,16 +98,16 @@ def _run(view: View) -> Iterator[Finding]:
             continue
         if previous is not None and started < previous - _SPARE:
             expected = f"no earlier than {what} ({_utc(previous)})"
-            yield _finding(Reason.TIME_DISORDER, f"{record.name}:started_utc", expected, _utc(started))
+            yield finding(Reason.TIME_DISORDER, f"{record.name}:started_utc", expected, _utc(started))
         if ended is None:
             continue
         previous, what = ended, f"the end of {record.name}"
         if last is not None and ended > last + _SPARE:
             expected = f"no later than the end of the run in the ledger ({_utc(last)})"
-            yield _finding(Reason.TIME_DISORDER, f"{record.name}:ended_utc", expected, _utc(ended))
+            yield finding(Reason.TIME_DISORDER, f"{record.name}:ended_utc", expected, _utc(ended))
         if ended < started:
             expected = f"no earlier than started_utc ({_utc(started)})"
-            yield _finding(Reason.TIME_DISORDER, f"{record.name}:ended_utc", expected, _utc(ended))
+            yield finding(Reason.TIME_DISORDER, f"{record.name}:ended_utc", expected, _utc(ended))
         elif segment.stop > segment.start and record.environment.device != "fake":
             yield from _span(view, record, segment, ended - started)
 
@@ -129,7 +117,7 @@ def _span(view: View, record: ProcessRecord, segment: Segment, ran: timedelta) -
     seconds, limit = int(end - start) / 1e9, (ran + _SPARE).total_seconds()
     if seconds > limit:
         where = f"samples.parquet:host_end_ns[{segment.stop - 1}] {record.name}"
-        yield _finding(Reason.TIME_DISORDER, where, f"host times over at most {limit:.0f} s", f"{seconds:.0f} s")
+        yield finding(Reason.TIME_DISORDER, where, f"host times over at most {limit:.0f} s", f"{seconds:.0f} s")
 
 
 def _utc(time: datetime) -> str:
@@ -154,7 +142,7 @@ def _ticks(view: View) -> Iterator[Finding]:
         return
     for record, segment, duration, rows in off:
         if len(rows):
-            where = _where("duration_ns", segment, int(rows[0]), record)
+            where = at_row("duration_ns", segment, int(rows[0]), record)
             got = f"{duration[rows[0]]} ns ({count} of {total} rows of the bundle are off)"
-            yield _finding(Reason.TICK_MISMATCH, where, f"a multiple of clock_tick_ns, {record.clock_tick_ns} ns", got)
+            yield finding(Reason.TICK_MISMATCH, where, f"a multiple of clock_tick_ns, {record.clock_tick_ns} ns", got)
             return
