@@ -88,15 +88,17 @@ def protocols(folder: Path) -> None:
 )
 def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: bool, synthetic: Path | None) -> None:
     """Run a locked PROTOCOL, seal the bundle and analyse it."""
-    from benchkit.analysis.analyst import shows
+    from benchkit.analysis.analyst import Analysis, shows
     from benchkit.analysis.document import write_analysis
+    from benchkit.analysis.summary import summarise
     from benchkit.run.session import Session
 
     if resume is not None and (exploratory or synthetic is not None):
         raise click.UsageError("--resume goes on as the run was started; give it alone")
     session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
-    sealed = session.run(resume, shows=shows, finish=write_analysis)
-    click.echo(_summary(sealed.folder))
+    analyses: list[Analysis] = []
+    sealed = session.run(resume, shows=shows, finish=lambda bundle: analyses.append(write_analysis(bundle)))
+    click.echo(summarise(analyses[-1]))
     click.echo(f"bundle: {sealed.folder}")
     click.echo(f"check it: validator report {sealed.folder}")
     for line in sealed.failed:
@@ -150,9 +152,9 @@ def sign(target: Path, key: Path) -> None:
 def analyse(run: Path) -> None:
     """Analyse the sealed bundle RUN again and write its analysis.json."""
     from benchkit.analysis.document import write_analysis
+    from benchkit.analysis.summary import summarise
 
-    write_analysis(run)
-    click.echo(_summary(run))
+    click.echo(summarise(write_analysis(run)))
 
 
 @cli.command()
@@ -268,12 +270,6 @@ def mechanism_schedule(
     launch = Launch(size_n=size_n, size_k=size_k, group=group, gpu=gpu, thread_k=thread_k, thread_n=thread_n, grid=grid)
     for line in describe_schedule(routes, launch, experts=experts, block=block, point=point):
         click.echo(line)
-
-
-def _summary(run: Path) -> str:
-    from benchkit.analysis.summary import summarise
-
-    return summarise(run)
 
 
 def main() -> None:

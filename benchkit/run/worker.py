@@ -11,6 +11,7 @@ Rules:
 """
 
 import ctypes
+import gc
 import hashlib
 import os
 import signal
@@ -293,8 +294,10 @@ def _die_with(supervisor: int) -> None:
 def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, process: int) -> Bench:
     if settings.script is not None:
         return FakeBench(protocol, read_script(folder.root / settings.script), process=process)
+    gc.disable()  # importing torch makes a million objects and no garbage
     from benchkit.run.torch_bench import TorchBench
 
+    gc.enable()
     return TorchBench(protocol, folder=folder.root, digest_cache=folder.digest_cache)
 
 
