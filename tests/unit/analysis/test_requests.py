@@ -282,4 +282,6 @@ def test_a_quantile_claim(make: Make) -> None:
     assert abs(row["ratio"] - math.exp(medians.mean())) > 1e-7
     doses = [control["dose"] for control in document["controls"] if control["role"] == "positive_control"]
     assert doses == [pytest.approx(1.5, abs=0.01)] * 2
-    assert summarise(write_analysis(bundle)).startswith("fake-host: 90th percentile latency ratio candidate / baseline, limit 1.05")
+    assert summarise(write_analysis(bundle)).startswith(
+        "fake-host: 90th percentile latency ratio candidate / baseline, limit 1.05"
+    )
