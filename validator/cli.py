@@ -321,6 +321,12 @@ def _guarded() -> int:
     """Run and translate every ending into an exit code."""
     try:
         return int(cli.main(standalone_mode=False) or 0)
+    except SystemExit as error:
+        if type(sys.stdout).__name__.endswith(
+            "PacifyFlushWrapper"
+        ):  # click's way out when the reader of a pipe went away
+            return 0
+        return error.code if isinstance(error.code, int) else 1
     except click.ClickException as error:
         with suppress(OSError):
             error.show()

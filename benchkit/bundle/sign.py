@@ -120,7 +120,7 @@ def _signer(path: Path) -> tuple[Any, str]:
         )
         from securesystemslib.signer import CryptoSigner
     except ImportError as error:
-        raise SignError(f"{error}; python -m pip install 'benchkit-ni[sign]'") from error
+        raise SignError(f'{error}; install this tool with its extra [sign] (README.md, "Installing")') from error
     data = read_small(path, most=MIB, what="a private key")
     load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else load_pem_private_key
     try:

@@ -98,8 +98,12 @@ def parse_toml(data: bytes, source: str) -> Mapping[str, object]:
         raise ProtocolError([f"file: expected UTF-8, found byte {error.start} that is not"], source) from error
     except RecursionError as error:
         raise ProtocolError([_TOO_DEEP], source) from error
-    except ValueError as error:  # TOMLDecodeError, and an integer with thousands of digits
+    except tomllib.TOMLDecodeError as error:
         raise ProtocolError([f"file: expected TOML 1.0, found: {error}"], source) from error
+    except ValueError as error:  # Python's limit on the digits of an integer
+        raise ProtocolError(
+            ["file: expected integers of at most 2^53 - 1, found one of thousands of digits"], source
+        ) from error
     level: list[object] = [document]
     for _ in range(DEPTH):
         level = [item for value in level for item in _inside(value)]
