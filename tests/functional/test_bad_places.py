@@ -102,6 +102,14 @@ def test_what_is_no_protocol_file(run_benchkit: Run, tmp_path: Path, kind: str) 
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"benchkit: {path}: expected {expected}\n")
 
 
+def test_routes_from_a_pipe(run_benchkit: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    os.mkfifo(path)
+    done = run_benchkit("mechanism", "membership", path, "--experts", "4", "--block", "2")
+    told = f"benchkit: {path}: expected a Parquet file with the columns token, slot, expert, found a named pipe; give a regular file\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_a_file_that_may_not_be_read(run_benchkit: Run, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
