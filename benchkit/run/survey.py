@@ -9,6 +9,7 @@ from benchkit.errors import DataError, MachineError, ProtocolError, printable
 from benchkit.fixture.traffic import asset_path, routing_at
 from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
+from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
 from benchkit.run.locking import arm_sources, kernel_problems, preview, source_problems
 
