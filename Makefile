@@ -1,4 +1,5 @@
 # The one list of commands; .ci/run and pre-commit call these.
+# PYTHON makes .venv; gpu-test runs with it directly, since a GPU machine has its own build of PyTorch: make gpu-test PYTHON=.venv/bin/python for another
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -37,4 +38,4 @@ deep: setup
 	$(BIN)/python tests/deep/mutants.py
 
 gpu-test:
-	python3 -m pytest -m gpu tests/gpu
+	$(PYTHON) -m pytest -m gpu tests/gpu

@@ -2,20 +2,22 @@
 
 Rules:
 1. Nothing heavy is imported before a command needs it: ``benchkit --help`` loads click and nothing of the run.
-2. Results go to stdout, progress and hints to stderr; text is plain ASCII, so that any terminal and any pipe can take it.
+2. Results go to stdout, progress and hints to stderr; our own text is plain ASCII, and what a terminal could not take or would act on is escaped.
 3. ``main`` alone turns errors into messages and exit codes; a traceback is shown for our own bugs only, and asks to be reported.
 """
 
 import errno
+import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from benchkit import __version__
-from benchkit.errors import BenchkitError, InterruptedRunError
+from benchkit.errors import BenchkitError, InterruptedRunError, OutputError, printable
 
 _PROTOCOL = click.argument("protocol", type=click.Path(path_type=Path))
 _OUT = click.option(
@@ -41,7 +43,7 @@ def lock(protocol: Path, replace: bool) -> None:
     from benchkit.run.locking import lock as lock_protocol
 
     made = lock_protocol(protocol, replace=replace)
-    click.echo(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
+    _say(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
 
 
 @cli.command()
@@ -51,7 +53,7 @@ def check(protocol: Path) -> None:
     from benchkit.run.survey import check_protocol
 
     for line in check_protocol(protocol):
-        click.echo(line)
+        _say(line)
 
 
 @cli.command()
@@ -62,17 +64,20 @@ def plan(protocol: Path, process: int) -> None:
     from benchkit.run.survey import describe_plan
 
     for line in describe_plan(protocol, process):
-        click.echo(line)
+        _say(line)
 
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path("protocols"))
 def protocols(folder: Path) -> None:
-    """List the protocols in FOLDER: id, whether it is locked, its question."""
+    """List the protocols in FOLDER: whether each is sound and locked, and its title. Exit code 2 if one is not sound."""
     from benchkit.run.survey import list_protocols
 
-    for line in list_protocols(folder):
-        click.echo(line)
+    listed = list_protocols(folder)
+    for item in listed:
+        _say(item.line)
+    if not all(item.sound for item in listed):
+        sys.exit(2)
 
 
 @cli.command("run-protocol")
@@ -88,19 +93,21 @@ def protocols(folder: Path) -> None:
 )
 def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: bool, synthetic: Path | None) -> None:
     """Run a locked PROTOCOL, seal the bundle and analyse it."""
-    from benchkit.analysis.analyst import shows
+    from benchkit.analysis.analyst import Analysis, shows
     from benchkit.analysis.document import write_analysis
+    from benchkit.analysis.summary import summarise
     from benchkit.run.session import Session
 
     if resume is not None and (exploratory or synthetic is not None):
         raise click.UsageError("--resume goes on as the run was started; give it alone")
     session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
-    sealed = session.run(resume, shows=shows, finish=write_analysis)
-    click.echo(_summary(sealed.folder))
-    click.echo(f"bundle: {sealed.folder}")
-    click.echo(f"check it: validator report {sealed.folder}")
+    analyses: list[Analysis] = []
+    sealed = session.run(resume, shows=shows, finish=lambda bundle: analyses.append(write_analysis(bundle)))
+    _say(summarise(analyses[-1]))
+    _say(f"bundle: {sealed.folder}")
+    _say(f"check it: validator report {sealed.folder}")
     for line in sealed.failed:
-        click.echo(f"failed: {line}", err=True)
+        _say(f"failed: {line}", err=True)
     if sealed.failed:
         sys.exit(1)
 
@@ -116,10 +123,10 @@ def tune(protocol: Path, arms: tuple[str, ...], write: bool) -> None:
 
     if write:
         refuse_locked(protocol)
-    tuned = tune_arms(protocol, arms, click.echo)
+    tuned = tune_arms(protocol, arms, _say)
     if write:
         write_into(protocol, tuned)
-        click.echo(f"{protocol}: written; lock it with: benchkit lock {protocol}")
+        _say(f"{protocol}: written; lock it with: benchkit lock {protocol}")
 
 
 @cli.command()
@@ -130,8 +137,8 @@ def publish(run: Path, url: str) -> None:
     from benchkit.bundle.publish import publish as publish_bundle
 
     done = publish_bundle(run, url)
-    click.echo(f"published: {done.url} ({done.sent} files sent, {done.present} were there)")
-    click.echo(f"check it: validator report {done.url}")
+    _say(f"published: {done.url} ({done.sent} files sent, {done.present} were there)")
+    _say(f"check it: validator report {done.url}")
 
 
 @cli.command()
@@ -142,7 +149,7 @@ def sign(target: Path, key: Path) -> None:
     from benchkit.bundle.sign import sign as sign_files
 
     for path in sign_files(target, key):
-        click.echo(f"signed: {path}")
+        _say(f"signed: {path}")
 
 
 @cli.command()
@@ -150,9 +157,9 @@ def sign(target: Path, key: Path) -> None:
 def analyse(run: Path) -> None:
     """Analyse the sealed bundle RUN again and write its analysis.json."""
     from benchkit.analysis.document import write_analysis
+    from benchkit.analysis.summary import summarise
 
-    write_analysis(run)
-    click.echo(_summary(run))
+    _say(summarise(write_analysis(run)))
 
 
 @cli.command()
@@ -184,10 +191,10 @@ def power(
         margin=margin, sd=sd, pilot=pilot, true_ratios=true_ratio, alpha=alpha, power=target, points=points
     )
     for line in power_table(question, spreads):
-        click.echo(line)
+        _say(line)
     if plot is not None:
         plot_power(question, spreads, plot)
-        click.echo(f"plot: {plot}")
+        _say(f"plot: {plot}")
 
 
 @cli.command()
@@ -199,10 +206,10 @@ def calibrate(quick: bool, out: Path | None) -> None:
     from benchkit.calibration.table import failed, markdown, write_tables
 
     grid = QUICK if quick else FULL
-    cells = study(grid, lambda line: click.echo(line, err=True))
-    click.echo(markdown(grid, cells), nl=False)
+    cells = study(grid, lambda line: _say(line, err=True))
+    _say(markdown(grid, cells).removesuffix("\n"))
     if out is not None:
-        click.echo(f"written: {', '.join(map(str, write_tables(grid, cells, out)))}", err=True)
+        _say(f"written: {', '.join(map(str, write_tables(grid, cells, out)))}", err=True)
     if failed(cells):
         sys.exit(1)
 
@@ -231,7 +238,7 @@ def membership(routes: Path, experts: int, block: int, point: str | None) -> Non
     from benchkit.mechanism.membership import describe_membership
 
     for line in describe_membership(routes, experts=experts, block=block, point=point):
-        click.echo(line)
+        _say(line)
 
 
 @mechanism.command("schedule")
@@ -267,30 +274,47 @@ def mechanism_schedule(
 
     launch = Launch(size_n=size_n, size_k=size_k, group=group, gpu=gpu, thread_k=thread_k, thread_n=thread_n, grid=grid)
     for line in describe_schedule(routes, launch, experts=experts, block=block, point=point):
-        click.echo(line)
+        _say(line)
 
 
-def _summary(run: Path) -> str:
-    from benchkit.analysis.summary import summarise
-
-    return summarise(run)
+def _say(text: str, *, err: bool = False) -> None:
+    """Print lines; a character that a terminal would act on is shown as an escape (a title or a file name may hold any)."""
+    shown = "\n".join(printable(line) for line in text.split("\n"))
+    try:
+        click.echo(shown, err=err)
+    except OSError as error:
+        if err:
+            return  # nobody can be told
+        if error.errno == errno.EPIPE:
+            raise
+        raise OutputError(f"standard output: cannot be written ({error.strerror})") from error
 
 
 def main() -> None:
     """Console entry point: run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:]
+    if sys.stdout is None:
+        _say("benchkit: standard output: expected one that can be written, found it closed", err=True)
+        sys.exit(OutputError.exit_code)
     if not arguments:
         with click.Context(cli, info_name="benchkit") as context:
-            click.echo(cli.get_help(context), err=True)
+            _say(cli.get_help(context), err=True)
         sys.exit(2)
-    sys.exit(_guarded(arguments))
+    code = _guarded(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError:  # said already, or the reader of a pipe went away: what is still buffered is lost
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def _guarded(arguments: list[str]) -> int:
     """Run and translate every ending into an exit code."""
     try:
         result = cli.main(args=arguments, prog_name="benchkit", standalone_mode=False)
-        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except SystemExit as error:
         if type(sys.stdout).__name__.endswith(
@@ -301,23 +325,23 @@ def _guarded(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        click.echo("benchkit: stopped", err=True)
+        _say("benchkit: stopped", err=True)
         return InterruptedRunError.exit_code
     except BenchkitError as error:
-        click.echo(f"benchkit: {error}", err=True)
+        _say(f"benchkit: {error}", err=True)
         return error.exit_code
     except OSError as error:
-        if error.errno in (errno.EPIPE, errno.EINVAL):  # the reader of a pipe went away
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # the reader of a pipe went away
             return 0
-        click.echo(f"benchkit: {error.filename or 'file system'}: {error.strerror}", err=True)
-        return 2
+        _say(f"benchkit: {error.filename or 'standard output'}: {error.strerror}", err=True)
+        return OutputError.exit_code
     except Exception:  # noqa: BLE001 - one of the two places that may catch everything
         traceback.print_exc()
-        click.echo("benchkit: this is a bug of benchkit; please report it with the lines above", err=True)
+        _say("benchkit: this is a bug of benchkit; please report it with the lines above", err=True)
         return 70
 
 

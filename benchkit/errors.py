@@ -10,6 +10,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 
+def printable(text: str, *, most: int | None = None) -> str:
+    """Text as one line that a terminal shows and does not act on: control and other unseen characters become escapes."""
+    cut = text if most is None or len(text) <= most else text[: most - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
+
 class BenchkitError(Exception):
     """Root of every error that a user can cause or meet."""
 
@@ -20,13 +26,20 @@ class DataError(BenchkitError):
     """A file or an option is not what it has to be."""
 
 
+class OutputError(DataError):
+    """A result cannot be written where it was asked for."""
+
+
+MOST_PROBLEMS = 100
+
+
 class ProtocolError(DataError):
     """One or more problems of a protocol file, each with its field path.
 
     Parameters
     ----------
     problems:
-        One line each, ``path: what is wrong``; all problems of the file at once.
+        One line each, ``path: what is wrong``; all problems of the file at once, of which the text shows ``MOST_PROBLEMS``.
     source:
         The file that they stand in.
     """
@@ -34,8 +47,10 @@ class ProtocolError(DataError):
     def __init__(self, problems: Sequence[str], source: str) -> None:
         self.problems = tuple(problems)
         self.source = source
-        lines = "\n".join(f"  {problem}" for problem in self.problems)
-        super().__init__(f"{source}: {len(self.problems)} problem(s)\n{lines}")
+        lines = [f"  {printable(problem, most=400)}" for problem in self.problems[:MOST_PROBLEMS]]
+        if len(self.problems) > MOST_PROBLEMS:
+            lines.append(f"  and {len(self.problems) - MOST_PROBLEMS} more")
+        super().__init__("\n".join([f"{source}: {len(self.problems)} problem(s)", *lines]))
 
 
 class LockError(DataError):
@@ -50,6 +65,10 @@ class MachineError(BenchkitError):
     """This machine, or what is installed on it, cannot run the protocol."""
 
     exit_code = 3
+
+
+class StorageError(MachineError):
+    """A disk is full, or cannot be written for another reason, in the middle of a run."""
 
 
 class WorkerError(BenchkitError):

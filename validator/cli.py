@@ -8,9 +8,10 @@ Rules:
 4. Heavy imports wait until a command needs them.
 """
 
+import io
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,14 @@ def index_command(context: click.Context, locations: tuple[str, ...], output: Pa
     """Check all bundles at LOCATIONs (folders, or the URLs of bundles) and write what holds as one Parquet file."""
     from validator.catalogue import bundles_at, catalogue, write_catalogue
     from validator.findings import Validity
+    from validator.remote import is_url
 
+    if output.is_symlink() or (output.exists() and not output.is_file()):
+        kind = "a link" if output.is_symlink() else "a special file"
+        raise click.UsageError(f"--output {output}: expected a regular file or nothing, found {kind}")
+    lacking = [location for location in locations if not is_url(location) and not Path(location).is_dir()]
+    if lacking:
+        raise click.UsageError("expected folders with bundles, found none at " + ", ".join(lacking))
     found = [bundle for location in locations for bundle in bundles_at(location)]
     if not found:
         raise click.UsageError("no bundle at " + ", ".join(locations))
@@ -281,31 +289,66 @@ def _write(text: str, output: Path | None, *, ascii_alone: bool) -> None:
             sys.stdout.buffer.write((text + "\n").encode("utf-8"))
         sys.stdout.flush()
         return
+    whole = not output.is_symlink() and (output.is_file() or not output.exists())
+    part = output.with_name(output.name + ".part") if whole else output  # a device or a link is written where it is
     try:
-        output.write_text(text + "\n", encoding="utf-8")
+        part.write_text(text + "\n", encoding="utf-8")
+        if whole:
+            part.replace(output)
     except OSError as error:
+        if whole:
+            part.unlink(missing_ok=True)
         raise click.UsageError(f"--output {output}: cannot be written ({error.strerror or error})") from error
 
 
 def main() -> None:
     """Run the command line; the only place that catches everything."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:
+        click.echo("validator: standard output: expected one that can be written, found it closed", err=True)
+        sys.exit(2)
+    code = _guarded()
     try:
-        code = cli.main(standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        code = 2
-    except click.Abort:
-        click.echo("aborted", err=True)
-        code = 130
-    except BrokenPipeError:
+    except OSError:  # said already, or the reader of a pipe went away: what is still buffered is lost
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    sys.exit(code)
+
+
+def _guarded() -> int:
+    """Run and translate every ending into an exit code."""
+    try:
+        return int(cli.main(standalone_mode=False) or 0)
+    except SystemExit as error:
+        if type(sys.stdout).__name__.endswith(
+            "PacifyFlushWrapper"
+        ):  # click's way out when the reader of a pipe went away
+            return 0
+        return error.code if isinstance(error.code, int) else 1
+    except click.ClickException as error:
+        with suppress(OSError):
+            error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        _tell("aborted")
+        return 130
+    except BrokenPipeError:
+        return 0
+    except OSError as error:
+        _tell(f"validator: {error.filename or 'standard output'}: cannot be used ({error.strerror or error})")
+        return 2
     except Exception as error:  # noqa: BLE001
         text = " ".join(str(error).split())[:300]
-        print(f"COULD_NOT_CHECK: internal error, {type(error).__name__}: {text}", file=sys.stderr)
-        code = 3
-    sys.exit(code or 0)
+        _tell(f"COULD_NOT_CHECK: internal error, {type(error).__name__}: {text}")
+        return 3
+
+
+def _tell(text: str) -> None:
+    """Print a line to standard error, if anybody can be told."""
+    with suppress(OSError):
+        click.echo(ascii(text)[1:-1], err=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from validator.reading.limits import MEMBERS, MIB, most_bytes
 from validator.reading.records import Manifest, read_manifest
 
 TOTAL = 8192 * MIB
+SCHEMES = ("file", "http", "https", "s3")
 BESIDE = ("analysis.json", "manifest.json.sig.json", "protocol.lock.sig.json")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9+._~:/@%=\[\]-]+\Z")
 _PIECE, _SILENCE_S = MIB, 30
@@ -79,13 +80,17 @@ class _Source:
     def __init__(self, url: str) -> None:
         if _URL.match(url) is None:
             raise CouldNotCheckError(f"{url!r}: expected a plain URL: no blank, query, fragment or chain in it")
+        if url.partition("://")[0] not in SCHEMES:
+            known = ", ".join(f"{name}://" for name in SCHEMES)
+            raise CouldNotCheckError(f"{url}: expected a folder or one of {known}")
         self.url = url.rstrip("/")
         try:
             from fsspec.core import url_to_fs
 
             self.files, self.root = url_to_fs(self.url, **_options(url))
         except (ImportError, ValueError) as error:
-            raise CouldNotCheckError(f"{url}: {error}; python -m pip install 'benchkit-ni[share]'") from error
+            extra = "s3" if url.startswith("s3://") else "share"
+            raise CouldNotCheckError(f"{url}: {error}; install this tool with its extra [{extra}]") from error
         self.web = url.startswith(("http://", "https://"))
 
     def read(self, name: str, most: int) -> bytes | None:

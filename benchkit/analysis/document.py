@@ -6,7 +6,8 @@ from typing import Any
 
 from benchkit.analysis.analyst import Analysis, ComparisonRow, ControlRow, PooledRow, analyse
 from benchkit.bundle.reader import Bundle, open_bundle
-from benchkit.bundle.seal import ANALYSIS, write_text
+from benchkit.bundle.seal import ANALYSIS
+from benchkit.protocol.files import write_text
 from benchkit.statistics.family import MemberResult
 from benchkit.statistics.interval import exponential
 

@@ -20,7 +20,7 @@ def plot_power(question: Question, spreads: Sequence[Spread], file: Path) -> Non
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MachineError(
-            "--plot: expected matplotlib, found none that can be imported; pip install 'benchkit-ni[plot]'"
+            "--plot: expected matplotlib, found none that can be imported; install this tool with its extra [plot]"
         ) from error
     plans = [question.pairs(s.sd, true_ratio=ratio, points=1).pairs for s in spreads for ratio in question.true_ratios]
     least, most = min_pairs(question.alpha_one_sided), max(30, round(1.3 * max(plans)))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from benchkit.units import IntArray
 
@@ -17,7 +18,7 @@ class Samples:
         process, attempt = integers(table, "process"), integers(table, "attempt")
         last_attempt = np.array([last.get(int(p), -1) for p in range(int(process.max(initial=-1)) + 1)], dtype=np.int64)
         counted = attempt == last_attempt[process] if process.size else np.zeros(0, dtype=bool)
-        warmup = table.column("warmup").to_numpy()
+        warmup = _flags(table, "warmup")
         self.rows = Counter(
             {(int(p), points[1][int(c)]): int(n) for (p, c), n in _counts(process[counted], points[0][counted]).items()}
         )
@@ -52,15 +53,31 @@ class Samples:
 
 
 def _dictionary(table: pa.Table, name: str) -> tuple[IntArray, list[str]]:
-    column = table.column(name).combine_chunks().dictionary_encode()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return column.indices.to_numpy(zero_copy_only=False).astype(np.int64), column.dictionary.to_pylist()
+    column = _whole(table, name).dictionary_encode()
+    return _viewed(column.indices).astype(np.int64), column.dictionary.to_pylist()
 
 
 def integers(table: pa.Table, name: str) -> IntArray:
-    """A column as int64."""
-    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+    """A column of a table without nulls as int64."""
+    return _viewed(_whole(table, name)).astype(np.int64, copy=False)
+
+
+def _flags(table: pa.Table, name: str) -> NDArray[np.bool_]:
+    column = _whole(table, name)
+    bits = np.frombuffer(column.buffers()[1] or b"", dtype=np.uint8)
+    start = column.offset
+    return np.unpackbits(bits, count=start + len(column), bitorder="little")[start:].astype(np.bool_)
+
+
+def _whole(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name).combine_chunks()
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _viewed(array: pa.Array) -> NDArray[np.integer]:
+    """Integers without nulls as they lie in memory: pyarrow's own ``to_numpy`` would import pandas."""
+    kind = np.dtype(f"i{array.type.bit_width // 8}")
+    return np.frombuffer(array.buffers()[1] or b"", dtype=kind)[array.offset : array.offset + len(array)]
 
 
 def _counts(*columns: IntArray) -> Mapping[tuple[int, ...], int]:

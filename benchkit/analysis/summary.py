@@ -6,13 +6,11 @@ Rules:
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
-from benchkit.analysis.analyst import Analysis, ComparisonRow, analyse
+from benchkit.analysis.analyst import Analysis, ComparisonRow
 from benchkit.analysis.evidence import Evidence
-from benchkit.bundle.reader import open_bundle
 from benchkit.protocol.model import Point
 from benchkit.statistics.bootstrap import bootstrap_key
 from benchkit.statistics.dependence import autocorrelation, effective_samples
@@ -30,10 +28,8 @@ LIMITS = (
 )
 
 
-def summarise(folder: Path) -> str:
-    """The summary of a sealed bundle."""
-    bundle = open_bundle(folder)
-    analysis = analyse(bundle)
+def summarise(analysis: Analysis) -> str:
+    """The summary of a bundle's analysis."""
     return "\n".join(_lines_of(analysis))
 
 

@@ -7,6 +7,7 @@ Rules:
 """
 
 import hashlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from benchkit.bundle.reader import open_bundle
 from benchkit.bundle.seal import ANALYSIS, MANIFEST
 from benchkit.errors import BenchkitError, DataError
 
+SCHEMES = ("file", "s3")
 _PIECE = 1 << 20
 
 
@@ -63,15 +65,31 @@ def _members(run: Path) -> list[str]:
 
 
 def _place(url: str) -> tuple[Any, str]:
-    if "::" in url or url.startswith(("http://", "https://")):
-        raise PublishError(f"{url}: expected a folder or a store that can be written (s3://...), found a web address")
+    scheme = url.partition("://")[0] if "://" in url else "file"
+    if not url.strip() or "::" in url or scheme not in SCHEMES:
+        known = ", ".join(f"{name}://..." for name in SCHEMES)
+        raise PublishError(f"expected a folder or a store that can be written ({known}), found {url!r}")
     try:
         from fsspec.core import url_to_fs
 
         files, root = url_to_fs(url, use_listings_cache=False)
     except (ImportError, ValueError) as error:
-        raise PublishError(f"{url}: {error}; python -m pip install 'benchkit-ni[share]'") from error
+        extra = "s3" if scheme == "s3" else "share"
+        raise PublishError(f"{url}: {error}; install this tool with its extra [{extra}]") from error
     return files, str(root)
+
+
+def _failures(files: Any) -> tuple[type[Exception], ...]:
+    """Every way in which a store fails to answer: those of a file system, and for S3 those of its library."""
+    if "s3" not in _protocols(files):
+        return (OSError, ValueError)
+    from botocore.exceptions import BotoCoreError
+
+    return (OSError, ValueError, BotoCoreError)
+
+
+def _protocols(files: Any) -> tuple[str, ...]:
+    return files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)
 
 
 def _send(files: Any, source: Path, target: str) -> bool:
@@ -87,22 +105,23 @@ def _send(files: Any, source: Path, target: str) -> bool:
         _put(files, source, target)
     except BenchkitError:
         raise
-    except (OSError, ValueError) as error:
-        raise PublishError(f"{target}: cannot be written ({type(error).__name__}: {error})") from error
+    except _failures(files) as error:
+        text = " ".join(str(error).split())
+        raise PublishError(f"{target}: cannot be written ({type(error).__name__}: {text})") from error
     return True
 
 
 def _put(files: Any, source: Path, target: str) -> None:
     """Write a file at once: a local one under another name and renamed, one in a store by a single put."""
-    if "file" not in (files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)):
+    if "file" not in _protocols(files):
         files.put_file(str(source), target, mode="create")
         return
     part = Path(target).with_name(Path(target).name + ".part")
-    part.write_bytes(source.read_bytes())
     try:
+        shutil.copyfile(source, part)
         part.with_name(Path(target).name).hardlink_to(part)
     finally:
-        part.unlink()
+        part.unlink(missing_ok=True)
 
 
 def _digest(files: Any, path: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchkit import __version__
 from benchkit.bundle.digest import file_sha256
 from benchkit.bundle.tables import TableEntry
+from benchkit.protocol.files import write_text
 
 MANIFEST_SCHEMA = "benchkit.manifest/1"
 MANIFEST = "manifest.json"
@@ -63,10 +64,3 @@ def seal(folder: Path, record: SealRecord) -> None:
         "external": [{"name": e.name, "sha256": e.sha256, "bytes": e.bytes} for e in record.external],
     }
     write_text(folder / MANIFEST, json.dumps(document, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file under a temporary name, then rename it."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(path)

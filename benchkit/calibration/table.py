@@ -8,6 +8,7 @@ from typing import Any
 from benchkit.calibration.nulls import NAMES
 from benchkit.calibration.study import TIMES, Cell, Grid
 from benchkit.errors import DataError
+from benchkit.protocol.files import write_text
 
 SCHEMA = "benchkit.calibration/1"
 
@@ -128,6 +129,6 @@ def write_tables(grid: Grid, cells: Sequence[Cell], file: Path) -> tuple[Path, P
         )
     beside = file.with_suffix(".md")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(document(grid, cells), indent=1, allow_nan=False) + "\n", "utf-8")
-    beside.write_text(markdown(grid, cells), "utf-8")
+    write_text(file, json.dumps(document(grid, cells), indent=1, allow_nan=False) + "\n")
+    write_text(beside, markdown(grid, cells))
     return file, beside

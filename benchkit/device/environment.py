@@ -180,7 +180,9 @@ def machine_problems(require: Mapping[str, Any], clock: str) -> list[str]:
             problems.append(range_problem(name, require[name], found, f"install {name}{require[name]}"))
     if clock == "cuda-event":
         missing = [name for name in CUDA_PACKAGES if name not in require and installed_version(name) is None]
-        problems += [f"{name}: expected it installed, found none; install benchkit-ni[cuda]" for name in missing]
+        problems += [
+            f"{name}: expected it installed, found none; install this tool with its extra [cuda]" for name in missing
+        ]
     if clock == "cuda-event" or any(key in require for key in ("driver", "gpu", "compute_capability")):
         try:
             facts = telemetry.open_first_visible().facts()

@@ -16,7 +16,6 @@ how = error | exit | hang.
 import hashlib
 import os
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 from benchkit.device.ports import LaunchedKernel, Reading, Timing
 from benchkit.errors import DataError, WorkerError
+from benchkit.protocol.files import TOML_BYTES, parse_toml, read_small
 from benchkit.units import NS_PER_S
 
 _DEFAULT_NS_PER_CALL = 100_000
@@ -52,12 +52,12 @@ class FakeScript:
 
 def read_script(path: Path) -> FakeScript:
     """Read a script file; ``DataError`` on an unknown key or no TOML."""
+    document: Mapping[str, Any] = parse_toml(
+        read_small(path, most=TOML_BYTES, what="a script of the fake device"), str(path)
+    )
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
         return FakeScript(**document)
-    except OSError as error:
-        raise DataError(f"{path}: expected a script of the fake device ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
+    except TypeError as error:
         raise DataError(f"{path}: expected a script of the fake device, found: {error}") from error
 
 

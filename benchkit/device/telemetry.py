@@ -131,7 +131,9 @@ def _nvml() -> Any:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
-        raise MachineError("expected the package nvidia-ml-py, found none; install benchkit-ni[cuda]") from error
+        raise MachineError(
+            'expected the package nvidia-ml-py, found none; install this tool with its extra [cuda] (README.md, "Installing")'
+        ) from error
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from benchkit.errors import DataError
 from benchkit.fixture.alignment import SKIPPED, Alignment, align, fingerprint, native_is_fixed, small_batch_plan
+from benchkit.protocol.files import open_regular
 
 _COLUMNS = ("token", "slot", "expert")
 
@@ -64,7 +65,8 @@ def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
     (token, slot) stands there once.
     """
     try:
-        table = pq.read_table(path)
+        with open_regular(path, f"a Parquet file with the columns {', '.join(_COLUMNS)}") as file:
+            table = pq.read_table(file)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: expected a Parquet file with the columns {', '.join(_COLUMNS)}: {error}") from error
     missing = [name for name in _COLUMNS if name not in table.column_names]

@@ -6,10 +6,10 @@ One line a problem, ``path: what is wrong and what to do``.
 from collections import Counter
 from collections.abc import Iterator
 
+from benchkit.protocol.fields import some
+from benchkit.protocol.limits import MAX_EXPONENT, is_derived_law
 from benchkit.protocol.model import Arm, ArraysFixture, MoeFixture, Protocol, Role
 from benchkit.protocol.rules import statistics_problems
-
-MAX_POINTS = 4096
 
 
 def coherence_problems(protocol: Protocol) -> list[str]:
@@ -26,8 +26,6 @@ def coherence_problems(protocol: Protocol) -> list[str]:
 
 def _sizes(protocol: Protocol) -> Iterator[str]:
     fixture, axes = protocol.fixture, dict(protocol.axes)
-    if len(protocol.points) > MAX_POINTS:
-        yield f"operating_points: {len(protocol.points)} combinations; at most {MAX_POINTS} are planned"
     if isinstance(fixture, ArraysFixture):
         yield from _integer_axis(axes, "mib", "an arrays fixture needs the sizes of its arrays in MiB")
         return
@@ -35,8 +33,8 @@ def _sizes(protocol: Protocol) -> Iterator[str]:
     if fixture.top_k > fixture.experts:
         yield f"fixture.top_k: {fixture.top_k} exceeds experts = {fixture.experts}"
     for law in axes.get("routing", ()):
-        if not isinstance(law, str) or not (law == "uniform" or law.startswith("zipf-")):
-            yield f'operating_points.routing: expected "uniform" or "zipf-<a>", found {law!r}'
+        if not is_derived_law(law):
+            yield f'operating_points.routing: expected "uniform" or "zipf-<a>" with an a of at most {MAX_EXPONENT}, found {law!r:.80}'
     yield from _groups(fixture)
     if fixture.routing_asset and fixture.routing_asset not in {asset.name for asset in protocol.assets}:
         yield f'fixture.routing_asset: no [[asset]] is named "{fixture.routing_asset}"'
@@ -47,7 +45,7 @@ def _integer_axis(axes: dict[str, tuple[int | str, ...]], name: str, why: str) -
     if values is None:
         yield f"operating_points.{name}: missing; {why}"
     elif any(not isinstance(value, int) or value < 1 for value in values):
-        yield f"operating_points.{name}: expected integers from 1, found {list(values)}"
+        yield f"operating_points.{name}: expected integers from 1, found {list(values)!s:.80}"
 
 
 def _groups(fixture: MoeFixture) -> Iterator[str]:
@@ -90,7 +88,7 @@ def _arms(protocol: Protocol) -> Iterator[str]:
     for index, arm in enumerate(protocol.arms):
         for point in (*(arm.points or ()), *arm.by_point):
             if point not in points:
-                yield f"arm[{index}]: {arm.name} names the point {point}, which is none of {', '.join(sorted(points))}"
+                yield f"arm[{index}]: {arm.name} names the point {point}, which is none of {some(points)}"
         if arm.part_of is not None and arm.part_of not in names:
             yield f"arm[{index}].part_of: no arm is named {arm.part_of}"
         if arm.tolerance.truth not in protocol.truths:
@@ -124,6 +122,7 @@ def _controls(protocol: Protocol) -> Iterator[str]:
 def _comparisons(protocol: Protocol) -> Iterator[str]:
     arms: dict[str, Arm] = {arm.name: arm for arm in protocol.arms}
     seen: set[tuple[str, str]] = set()
+    points = protocol.points
     for index, comparison in enumerate(protocol.comparisons):
         path = f"comparison[{index}]"
         pair = (comparison.candidate, comparison.baseline)
@@ -142,7 +141,7 @@ def _comparisons(protocol: Protocol) -> Iterator[str]:
                 yield f"{path}.baseline: a claim needs the arm with role baseline, found {arms[pair[1]].role}"
         if arms[pair[0]].calls_per_sample != arms[pair[1]].calls_per_sample:
             yield f"{path}: {pair[0]} and {pair[1]} take different calls_per_sample and cannot be compared"
-        if not any(arms[pair[0]].stands_at(p.id) and arms[pair[1]].stands_at(p.id) for p in protocol.points):
+        if not any(arms[pair[0]].stands_at(p.id) and arms[pair[1]].stands_at(p.id) for p in points):
             yield f"{path}: {pair[0]} and {pair[1]} stand at no common point"
     if protocol.comparisons and all(c.claim == "descriptive" for c in protocol.comparisons):
         yield "comparison: every claim is descriptive; expected at least one non_inferior, superior or equivalent"

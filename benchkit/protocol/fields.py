@@ -7,18 +7,28 @@ Rules:
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MAX_INTEGER = (1 << 53) - 1
 _MISSING = object()
+_LONG = 10**40
+_FEW = 8
 
 
 def shown(value: object) -> str:
     """A value as a message shows it."""
     names = {bool: "boolean", int: "integer", float: "float", str: "string", dict: "table", list: "array"}
+    if isinstance(value, int) and abs(value) > _LONG:
+        return f"integer of {value.bit_length()} bits"
     text = repr(value)
     return f"{names.get(type(value), type(value).__name__)} {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def some(names: Iterable[str]) -> str:
+    """Names for a message: the first few, in order."""
+    ordered = sorted(names)
+    return ", ".join(ordered[:_FEW]) + (f", ... ({len(ordered)} in all)" if len(ordered) > _FEW else "")
 
 
 class Table:

@@ -20,6 +20,7 @@ import rfc8785
 
 from benchkit import __version__
 from benchkit.errors import LockError
+from benchkit.protocol.files import LOCK_BYTES, read_small, write_text
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
 
@@ -91,9 +92,9 @@ def utc_now() -> str:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read a lock file; ``LockError`` where it is none."""
+    """Read a lock file; ``LockError`` where it is none, ``DataError`` where it cannot be read."""
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(read_small(path, most=LOCK_BYTES, what="a lock file").decode("utf-8"))
         schema = document["schema"]
         if schema != LOCK_SCHEMA:
             raise LockError(f'{path}: expected schema "{LOCK_SCHEMA}", found "{schema}"; lock the protocol again')
@@ -109,8 +110,6 @@ def read_lock(path: Path) -> Lock:
             tool_version=document["tool_version"],
             git_commit=document["git_commit"],
         )
-    except OSError as error:
-        raise LockError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise LockError(
             f"{path}: expected a lock file, found something else ({error}); lock the protocol again"
@@ -160,9 +159,7 @@ def write_lock(path: Path, lock: Lock, *, replace: bool) -> Lock:
             raise LockError(
                 f"{beside}: {published[0]} was published under the old lock; save the protocol as another file"
             )
-    temporary = beside.with_name(beside.name + ".tmp")
-    temporary.write_text(lock.to_json(), "utf-8")
-    temporary.replace(beside)
+    write_text(beside, lock.to_json())
     return lock
 
 
@@ -172,7 +169,7 @@ def _published(protocol_path: Path, digest: str) -> list[Path]:
     return [
         manifest.parent
         for manifest in sorted(folder.glob("*/*/manifest.json"))
-        if digest in manifest.read_text("utf-8")
+        if manifest.is_file() and digest.encode("ascii") in manifest.read_bytes()
     ]
 
 

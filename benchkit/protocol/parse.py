@@ -7,16 +7,17 @@ Rules:
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from benchkit.errors import DataError, ProtocolError
+from benchkit.errors import ProtocolError
 from benchkit.protocol.coherence import coherence_problems
 from benchkit.protocol.fields import MAX_INTEGER, Table, shown
+from benchkit.protocol.files import TOML_BYTES, parse_toml, read_small
+from benchkit.protocol.limits import MAX_EXPONENT, is_derived_law, size_problems
 from benchkit.protocol.model import (
     CEILING_TOLERANCE,
     Arm,
@@ -38,9 +39,8 @@ from benchkit.protocol.rules import parse_statistics
 SCHEMA = "benchkit.protocol/1"
 RANGES = ("python", "torch", "triton", "driver", "cuda")
 WEIGHT_FORMATS = ("fp32", "bf16", "mxfp8", "awq-int4-g128")
-ROUTING_LAW = r"uniform|recorded|zipf-[0-9]+(\.[0-9]+)?"
 SHA256 = r"[0-9a-f]{64}"
-ARM_NAME = r"[a-z][a-z0-9_]*"
+ARM_NAME = r"[a-z][a-z0-9_]{0,63}"
 
 
 def read_protocol(path: Path) -> Protocol:
@@ -53,28 +53,12 @@ def read_protocol(path: Path) -> Protocol:
     ProtocolError
         It is not a protocol; all problems at once.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: expected a protocol file, found none that can be read ({error.strerror})") from error
-    return parse_protocol(data, str(path))
-
-
-def parse_document(data: bytes, source: str) -> Mapping[str, object]:
-    """Parse the bytes of a protocol as TOML 1.0 (UTF-8, no byte-order mark)."""
-    if data.startswith(b"\xef\xbb\xbf"):
-        raise ProtocolError(["file: expected UTF-8 without a byte-order mark; save it without one"], source)
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ProtocolError([f"file: expected UTF-8, found byte {error.start} that is not"], source) from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ProtocolError([f"file: expected TOML 1.0, found: {error}"], source) from error
+    return parse_protocol(read_small(path, most=TOML_BYTES, what="a protocol file"), str(path))
 
 
 def parse_protocol(data: bytes, source: str) -> Protocol:
     """Parse the bytes of a protocol; ``source`` names them in messages."""
-    document = parse_document(data, source)
+    document = parse_toml(data, source)
     problems: list[str] = []
     _refuse_unhashable(document, "", problems)
     root = Table(document, "", problems)
@@ -83,8 +67,8 @@ def parse_protocol(data: bytes, source: str) -> Protocol:
         raise ProtocolError([f'schema: expected "{SCHEMA}", found "{schema}"; this version reads no other'], source)
     protocol = _protocol(root, document)
     root.close()
-    if not problems:
-        problems.extend(coherence_problems(protocol))
+    problems.extend(() if problems else size_problems(protocol))
+    problems.extend(() if problems else coherence_problems(protocol))
     if problems:
         raise ProtocolError(problems, source)
     return protocol
@@ -99,7 +83,7 @@ def _refuse_unhashable(value: object, path: str, problems: list[str]) -> None:
         for index, item in enumerate(value):
             _refuse_unhashable(item, f"{path}[{index}]", problems)
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-        problems.append(f"{path}: expected an integer of at most 2^53 - 1, found {value}")
+        problems.append(f"{path}: expected an integer of at most 2^53 - 1, found {shown(value)}")
     elif not isinstance(value, str | int | float | bool):
         problems.append(f"{path}: expected a string, number, boolean, array or table, found {shown(value)}")
 
@@ -172,7 +156,10 @@ def _fixture(table: Table) -> Fixture:
             copies=table.integer("copies", low=1, high=4096),
         )
     else:
-        routing = table.text("routing", pattern=ROUTING_LAW, expected='"uniform", "zipf-<a>" or "recorded"')
+        law = f'"uniform", "zipf-<a>" with an a of at most {MAX_EXPONENT}, or "recorded"'
+        routing = table.text("routing", expected=law)
+        if routing and routing != "recorded" and not is_derived_law(routing):
+            table.say("routing", f"expected {law}, found {shown(routing)}")
         fixture = MoeFixture(
             experts=table.integer("experts", low=1, high=65536),
             hidden=table.integer("hidden", low=1, high=1 << 20),
@@ -193,8 +180,8 @@ def _fixture(table: Table) -> Fixture:
 def _axes(table: Table) -> tuple[tuple[str, tuple[PointValue, ...]], ...]:
     axes = []
     for name in table.keys():  # noqa: SIM118 - Table is no mapping
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            table.say(name, "expected an axis name of lower-case letters, digits and underscores")
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
+            table.say(name, "expected an axis name of at most 64 lower-case letters, digits and underscores")
         axes.append((name, _axis_values(table, name)))
     if not axes:
         table.say("", "expected at least one axis, such as batch = [1, 8]")
@@ -203,10 +190,12 @@ def _axes(table: Table) -> tuple[tuple[str, tuple[PointValue, ...]], ...]:
 
 def _axis_values(table: Table, name: str) -> tuple[PointValue, ...]:
     values = table.raw(name, "an array")
-    expected = "a non-empty array of distinct integers, or of distinct strings of letters, digits, '_', '.', '-'"
+    expected = (
+        "a non-empty array of distinct integers, or of distinct strings of at most 64 letters, digits, '_', '.', '-'"
+    )
     good = isinstance(values, list) and bool(values)
     integers = good and all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values)
-    strings = good and all(isinstance(v, str) and re.fullmatch(r"[A-Za-z0-9_.-]+", v) for v in values)
+    strings = good and all(isinstance(v, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", v) for v in values)
     if not (integers or strings) or len(set(values)) != len(values):
         table.say(name, f"expected {expected}, found {shown(values)}")
         return ()
@@ -252,7 +241,7 @@ def _as_controlled(arm: Arm, of: Arm | None) -> Arm:
 
 
 def _arm(table: Table, timing: TimingRules) -> Arm:
-    name = table.text("name", pattern=ARM_NAME, expected="lower-case letters, digits and underscores")
+    name = table.text("name", pattern=ARM_NAME, expected="at most 64 lower-case letters, digits and underscores")
     role_text = table.text("role", choices=tuple(role.value for role in Role))
     role = Role(role_text) if role_text in set(Role) else Role.COMPARATOR
     points = table.optional_texts("points")

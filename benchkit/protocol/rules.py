@@ -9,7 +9,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from benchkit.protocol.fields import MAX_INTEGER, Table, shown
+from benchkit.protocol.fields import MAX_INTEGER, Table, shown, some
+from benchkit.protocol.limits import MAX_LOOKS
 from benchkit.protocol.model import Protocol, StatisticsRules
 
 MIN_PAIRS_AT_05 = 5
@@ -89,10 +90,15 @@ def _quantile(table: Table, estimand: str) -> tuple[float | None, int | None]:
 def _looks(table: Table) -> tuple[int, ...]:
     if not table.has("looks"):
         return ()
-    expected = "at least two ascending numbers of process pairs, such as [10, 15, 20]"
+    expected = f"2 to {MAX_LOOKS} ascending numbers of process pairs, such as [10, 15, 20]"
     values = table.raw("looks", expected)
     sound = isinstance(values, list) and all(isinstance(v, int) and not isinstance(v, bool) for v in values)
-    if not sound or len(values) < 2 or any(a >= b for a, b in itertools.pairwise(values)) or values[-1] > MAX_INTEGER:
+    if (
+        not sound
+        or not 2 <= len(values) <= MAX_LOOKS
+        or any(a >= b for a, b in itertools.pairwise(values))
+        or values[-1] > MAX_INTEGER
+    ):
         table.say("looks", f"expected {expected}, found {shown(values)}")
         return ()
     return tuple(values)
@@ -126,9 +132,9 @@ def statistics_problems(protocol: Protocol) -> Iterator[str]:
 
 
 def _family_problems(protocol: Protocol) -> Iterator[str]:
-    points = [point.id for point in protocol.points]
+    points = {point.id for point in protocol.points}
     for name in protocol.statistics.named_points or ():
         if name not in points:
-            yield f"statistics.named_points: {name} is no operating point; expected some of {', '.join(points)}"
+            yield f"statistics.named_points: {name} is no operating point; expected some of {some(points)}"
         elif all(comparison.claim == "descriptive" for comparison in protocol.comparisons_at(name)):
             yield f"statistics.named_points: no claimed comparison stands at {name}"

@@ -61,6 +61,8 @@ def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: C
         external=external,
     )
     seal(bundle, record)
+    if folder.lock_signature.exists():
+        shutil.copyfile(folder.lock_signature, bundle / folder.lock_signature.name)  # signatures stand in no manifest
     finish(bundle)
     return bundle
 

@@ -8,12 +8,13 @@ Rules:
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchkit.bundle.seal import write_text
 from benchkit.errors import BundleError
+from benchkit.protocol.files import write_text
 from benchkit.run.records import Header, read_end, read_header
 
 MAX_ATTEMPTS = 3
@@ -67,6 +68,11 @@ class RunFolder:
     def protocol_path(self) -> Path:
         """The run's own copy of the protocol."""
         return self.root / "protocol.toml"
+
+    @property
+    def lock_signature(self) -> Path:
+        """The run's own copy of the lock's signature, where the lock is signed."""
+        return self.root / "protocol.lock.sig.json"
 
     @property
     def bundle(self) -> Path:
@@ -140,6 +146,12 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the working folder of a sealed run."""
         shutil.rmtree(self.root)
+
+    def discard(self) -> None:
+        """Remove the working folder of a run that could not be started, and the protocol's folder if nothing else is in it."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        with suppress(OSError):
+            self.root.parent.rmdir()
 
 
 def _attempt_number(path: Path) -> int:

@@ -76,7 +76,7 @@ def _verified(file: BinaryIO, path: Path) -> list[bytes]:
         try:
             record = json.loads(line)
             good = record["seq"] == number and record["prev_sha256"] == previous
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:
             raise BundleError(

@@ -7,10 +7,13 @@ Rules:
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from benchkit.errors import OutputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class RecordWriter:
     """Appends the records of one worker."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("x", encoding="utf-8")
 
     def __enter__(self) -> Self:
@@ -51,7 +55,8 @@ class RecordWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be flushed was said where it was written
+            self._file.close()
 
     def header(self, header: Header) -> None:
         """Write the header."""
@@ -67,8 +72,12 @@ class RecordWriter:
         self._write({"kind": "end", **asdict(end)})
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
-        self._file.flush()
+        line = json.dumps(record, separators=(",", ":")) + "\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise OutputError(f"{self._path}: cannot be written ({error.strerror})") from error
 
 
 def read_header(path: Path) -> Header | None:

@@ -1,11 +1,12 @@
 """One ``run-protocol`` from start (or resumption) to the sealed and analysed bundle, with progress and the way back after an interruption."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchkit.bundle.reader import Bundle
-from benchkit.errors import InterruptedRunError
+from benchkit.errors import InterruptedRunError, OutputError, StorageError
 from benchkit.protocol.lock import load_locked
 from benchkit.run.folder import RunFolder
 from benchkit.run.progress import progress_bar
@@ -30,6 +31,8 @@ class Session:
         ------
         InterruptedRunError
             Stopped by a signal; the text holds the command that goes on.
+        StorageError
+            A file of the run cannot be written; the text names it, and the command that goes on.
         """
         locked = load_locked(self.protocol)
         if resumed is None:
@@ -42,9 +45,13 @@ class Session:
             with progress_bar(planned.protocol.id, total) as progress:
                 return execute(folder, planned, shows=shows, finish=finish, progress=progress)
         except (KeyboardInterrupt, InterruptedRunError) as error:
-            raise InterruptedRunError(self._way_back(folder)) from error
+            raise InterruptedRunError(f"interrupted; nothing is lost. {self._way_back(folder)}") from error
+        except (OSError, OutputError) as error:
+            reason = error if isinstance(error, OutputError) else f"{error.filename or folder.root}: {error.strerror}"
+            raise StorageError(f"{reason}; what was recorded is kept. {self._way_back(folder)}") from error
 
     def _way_back(self, folder: RunFolder) -> str:
-        run_id = folder.settings().run_id
-        command = f"benchkit run-protocol {self.protocol} --out {self.out} --resume {run_id}"
-        return f"interrupted; nothing is lost. Go on with: {command}"
+        """The command that goes on; the run's id is the name of its folder, which needs no reading."""
+        run_id = folder.root.name.removeprefix(".").removesuffix(".partial")
+        words = ["benchkit", "run-protocol", str(self.protocol), "--out", str(self.out), "--resume", run_id]
+        return f"Go on with: {shlex.join(words)}"

@@ -6,6 +6,7 @@ Rules (results/README.md, "Processes that end badly"):
 3. With locked looks the run ends at the first that shows the claim (protocols/README.md, "Statistics"); a resumed run looks again, at the
    same rows.
 4. A worker that finds another machine than the run needs ends the run, and its attempt is as if it had never been.
+5. A worker that cannot write its records (a full disk) ends the run, and its attempt is interrupted.
 """
 
 import fcntl
@@ -25,8 +26,10 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from benchkit.bundle.reader import Bundle
+from benchkit.bundle.sign import check_signature, signature_path
 from benchkit.device.environment import git_state, machine_problems
-from benchkit.errors import BundleError, InterruptedRunError, MachineError
+from benchkit.device.fake import read_script
+from benchkit.errors import BundleError, InterruptedRunError, MachineError, OutputError
 from benchkit.fixture.traffic import asset_path
 from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import LockedProtocol, load_locked, lock_path, utc_now
@@ -35,7 +38,7 @@ from benchkit.run.collect import build_bundle, first_processes
 from benchkit.run.folder import MAX_ATTEMPTS, Outcome, RunFolder, RunSettings
 from benchkit.run.locking import source_problems
 from benchkit.run.records import Header, read_end, read_header
-from benchkit.run.worker import run_identity
+from benchkit.run.worker import NOT_WRITTEN, run_identity
 
 _POLL_S = 0.05
 _SCRIPT = "fake.toml"
@@ -82,29 +85,47 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
     if problems and not request.exploratory:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise MachineError(f"{locked.path}: this machine cannot run the protocol\n{lines}")
+    if request.script is not None:
+        read_script(request.script)
+    signature = signature_path(lock_path(locked.path))
+    if signature.exists():
+        check_signature(signature, lock_path(locked.path))
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     folder = RunFolder.at(request.out, locked.protocol.id, run_id)
-    folder.root.mkdir(parents=True)
+    settings = RunSettings(
+        run_id=run_id,
+        protocol_name=str(locked.path),
+        exploratory=["started with --exploratory", *problems] if request.exploratory else [],
+        script=_SCRIPT if request.script else None,
+        git=git_state(Path(__file__).resolve().parent),
+        identity=None,
+    )
+    try:
+        folder.root.mkdir(parents=True)
+        _furnish(folder, locked, request, signature)
+        folder.write_settings(settings)
+        _note(folder, planned, "start")
+    except OSError as error:
+        folder.discard()
+        raise OutputError(f"{folder.root}: cannot be made ({error.strerror}); nothing was started") from error
+    except BaseException:
+        folder.discard()
+        raise
+    return folder, planned
+
+
+def _furnish(folder: RunFolder, locked: LockedProtocol, request: RunRequest, signature: Path) -> None:
+    """Copy everything that the run needs into its folder."""
     shutil.copyfile(locked.path, folder.protocol_path)
     shutil.copyfile(lock_path(locked.path), lock_path(folder.protocol_path))
+    if signature.exists():
+        shutil.copyfile(signature, folder.lock_signature)
     for asset in locked.protocol.assets:
         target = folder.root / asset.path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(asset_path(locked.protocol, asset, locked.path.parent), target)
     if request.script is not None:
         shutil.copyfile(request.script, folder.root / _SCRIPT)
-    folder.write_settings(
-        RunSettings(
-            run_id=run_id,
-            protocol_name=str(locked.path),
-            exploratory=["started with --exploratory", *problems] if request.exploratory else [],
-            script=_SCRIPT if request.script else None,
-            git=git_state(Path(__file__).resolve().parent),
-            identity=None,
-        )
-    )
-    _note(folder, planned, "start")
-    return folder, planned
 
 
 def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, Plan]:
@@ -212,6 +233,9 @@ def _run_attempt(folder: RunFolder, planned: Plan, process: int, attempt: int, p
             _kill(worker)
             raise
     end = read_end(folder.records_path(process, attempt))
+    if code == NOT_WRITTEN and end is None:  # without an outcome the attempt counts as interrupted
+        records, said = folder.records_path(process, attempt), _last_line(folder.log_path(process, attempt))
+        raise OutputError(said if str(records) in said else f"{records}: cannot be written ({said})")
     if code == _MACHINE and end is None:
         message = _last_line(folder.log_path(process, attempt))
         folder.forget(process, attempt)

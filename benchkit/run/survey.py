@@ -1,10 +1,11 @@
 """``benchkit check``, ``plan`` and ``protocols``: what a protocol would do, without doing it and without torch."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchkit.device.environment import machine_problems
-from benchkit.errors import DataError, LockError, MachineError, ProtocolError
+from benchkit.errors import DataError, MachineError, ProtocolError, printable
 from benchkit.fixture.traffic import asset_path, routing_at
 from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
@@ -97,21 +98,34 @@ def _estimate(planned: Plan) -> str:
     )
 
 
-def list_protocols(folder: Path) -> list[str]:
-    """One line a protocol file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """The line of one protocol file, and whether file and lock are sound (a file without a lock is)."""
+
+    line: str
+    sound: bool
+
+
+def list_protocols(folder: Path) -> list[Listed]:
+    """One line a protocol file; what is wrong with one stands in its line and stops no other."""
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise DataError(f"{folder}: expected protocol files (*.toml), found none")
-    return [_protocol_line(path) for path in paths]
+    return [_listed(path) for path in paths]
 
 
-def _protocol_line(path: Path) -> str:
+def _listed(path: Path) -> Listed:
     try:
-        protocol: Protocol = read_protocol(path)
+        title = printable(read_protocol(path).title)
     except ProtocolError as error:
-        return f"{path}  {len(error.problems)} problem(s): run benchkit check {path}"
+        line = f"{path}  {len(error.problems)} problem(s): run benchkit check {path}"
+        return Listed(line=line, sound=False)
+    except DataError as error:
+        return Listed(line=f"{path}  {str(error).removeprefix(f'{path}: ')}", sound=False)
+    if not lock_path(path).exists():
+        return Listed(line=f"{path}  not locked  {title}", sound=True)
     try:
-        state = f"locked {load_locked(path).lock.locked_utc}"
-    except LockError:
-        state = "not locked"
-    return f"{path}  {state}  {protocol.title}"
+        return Listed(line=f"{path}  locked {load_locked(path).lock.locked_utc}  {title}", sound=True)
+    except DataError:
+        line = f"{path}  its lock does not belong to it: run benchkit check {path}  {title}"
+        return Listed(line=line, sound=False)

@@ -15,10 +15,10 @@ from typing import Any
 
 import tomlkit
 
-from benchkit.bundle.seal import write_text
 from benchkit.errors import DataError, LockError
 from benchkit.kernels import registry
 from benchkit.kernels.contract import Params, PreparedArm
+from benchkit.protocol.files import write_text
 from benchkit.protocol.lock import lock_path
 from benchkit.protocol.model import Arm, Point, Protocol, Role
 from benchkit.protocol.parse import read_protocol

@@ -6,11 +6,12 @@ again where a graph is replayed), ramp, recorded warm-up, blocks of samples with
 Rules:
 1. The worker reads the run's own copies of protocol and lock and writes only its own records.
 2. A wrong output ends the process as failed before anything is timed; nothing is retried.
-3. Exit codes: 0 ended by itself (its end line says how), 3 this machine is not what the run needs; anything else is a failure whose reason is the
-   last line of the log.
+3. Exit codes: 0 ended by itself (its end line says how), 3 this machine is not what the run needs, 4 its records cannot be written; anything
+   else is a failure whose reason is the last line of the log.
 """
 
 import ctypes
+import gc
 import hashlib
 import os
 import signal
@@ -18,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ import numpy as np
 from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
 from benchkit.device.fake import read_script
 from benchkit.device.ports import Reading, Timer
-from benchkit.errors import BenchkitError, MachineError, WorkerError
+from benchkit.errors import BenchkitError, MachineError, OutputError, WorkerError
 from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.plan import PlannedBlock, PlannedPoint, plan
 from benchkit.protocol.lock import load_locked
@@ -39,6 +41,7 @@ from benchkit.run.locking import arm_sources
 from benchkit.run.records import End, Header, RecordWriter
 from benchkit.units import NS_PER_MS, FloatArray
 
+NOT_WRITTEN = 4
 DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
 
 
@@ -293,8 +296,10 @@ def _die_with(supervisor: int) -> None:
 def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, process: int) -> Bench:
     if settings.script is not None:
         return FakeBench(protocol, read_script(folder.root / settings.script), process=process)
+    gc.disable()  # importing torch makes a million objects and no garbage
     from benchkit.run.torch_bench import TorchBench
 
+    gc.enable()
     return TorchBench(protocol, folder=folder.root, digest_cache=folder.digest_cache)
 
 
@@ -305,17 +310,20 @@ def main(arguments: list[str]) -> int:
     settings = folder.settings()
     locked = load_locked(folder.protocol_path)
     planned = plan(locked).processes[process]
-    with RecordWriter(folder.records_path(process, attempt)) as writer:
-        try:
-            bench = _make_bench(locked.protocol, settings, folder, process)
-            Worker(locked.protocol, bench, writer).run(planned.points, settings)
-        except MachineError as error:
-            print(error, file=sys.stderr)
-            return error.exit_code
-        except BenchkitError as error:
-            writer.end(End(status="failed", reason=str(error)))
-            return 0
-        writer.end(End(status="ok", reason=None))
+    try:
+        with RecordWriter(folder.records_path(process, attempt)) as writer:
+            try:
+                bench = _make_bench(locked.protocol, settings, folder, process)
+                Worker(locked.protocol, bench, writer).run(planned.points, settings)
+                writer.end(End(status="ok", reason=None))
+            except (MachineError, OutputError):
+                raise
+            except BenchkitError as error:
+                writer.end(End(status="failed", reason=str(error)))
+    except (MachineError, OutputError) as error:
+        with suppress(OSError):  # the log may stand on the same full disk
+            print(error, file=sys.stderr, flush=True)
+        return NOT_WRITTEN if isinstance(error, OutputError) else error.exit_code
     return 0
 
 

@@ -7,12 +7,11 @@ Rules:
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from benchkit.statistics.interval import check_alpha
@@ -86,7 +85,7 @@ def obrien_fleming(looks: int, *, alpha_one_sided: float) -> Looks:
     def excess(constant: float) -> float:
         return crossing_probabilities(boundaries(constant), information=times)[-1] - alpha_one_sided
 
-    z = boundaries(float(brentq(excess, 0.1, 10.0, xtol=1e-13, rtol=1e-13)))
+    z = boundaries(_root(excess, 0.1, 10.0))
     return _looks(times, z, crossing_probabilities(z, information=times))
 
 
@@ -126,7 +125,7 @@ class _Walk:
 
     def boundary(self, step: float) -> float:
         """The boundary that is exceeded with this probability."""
-        return float(brentq(lambda z: self.beyond(z) - step, LOWEST, HIGHEST, xtol=1e-13, rtol=1e-13))
+        return _root(lambda z: self.beyond(z) - step, LOWEST, HIGHEST)
 
     def advance(self, boundary: float) -> None:
         """Go on to the next look with the paths at or below the boundary."""
@@ -156,6 +155,12 @@ def _check(information: Sequence[float]) -> tuple[float, ...]:
 def _looks(times: Sequence[float], z: Sequence[float], spent: Sequence[float]) -> Looks:
     nominal = tuple(float(ndtr(-value)) for value in z)
     return Looks(information=tuple(times), z=tuple(z), nominal_p=nominal, spent=tuple(spent))
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    from scipy.optimize import brentq  # slow to import, and only looks need it
+
+    return float(brentq(function, low, high, xtol=1e-13, rtol=1e-13))
 
 
 @lru_cache(maxsize=1)

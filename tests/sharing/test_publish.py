@@ -118,3 +118,27 @@ def test_half_a_bundle_in_a_store(bucket: str, fake_bundle: Path) -> None:
     done = report(f"s3://lab/half/{place(fake_bundle)}")
     assert (done.returncode, "an unfinished upload is no bundle" in done.stdout) == (3, True)
     assert report("s3://nobucket/x").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "expected a folder or a store that can be written (file://..., s3://...), found ''"),
+        (" ", "expected a folder or a store that can be written (file://..., s3://...), found ' '"),
+        ("ftp://x/y", "expected a folder or a store that can be written (file://..., s3://...), found 'ftp://x/y'"),
+        ("/dev/null/x", "/dev/null/x/{}/attempts.jsonl: cannot be written (NotADirectoryError: [Errno 20] Not a directory: '/dev/null/x')"),
+        ("s3://lab/x", "lab/x/{}/attempts.jsonl: cannot be written (NoCredentialsError: Unable to locate credentials)"),
+    ],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written(
+    fake_bundle: Path, run_benchkit: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, message: str
+) -> None:
+    if url.startswith("s3"):
+        pytest.importorskip("s3fs")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    done = run_benchkit("publish", fake_bundle, url)
+    expected = message.format(place(fake_bundle))
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"benchkit: {expected}\n")

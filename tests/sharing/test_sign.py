@@ -1,6 +1,7 @@
 """Signatures of manifest and lock: made by benchkit, verified and named by the validator, and never needed."""
 
 import base64
+import hashlib
 import json
 import shutil
 import subprocess
@@ -125,7 +126,7 @@ def test_without_the_library_it_is_not_verified(signed: Path, tmp_path: Path) ->
     )
     command = [sys.executable, "-c", code, str(signed), str(tmp_path / "key.pub")]
     lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
-    ending = "not verified, python -m pip install 'benchkit-ni[sign]'"
+    ending = "not verified, install this tool with its extra [sign]"
     assert lines == [
         "SYNTHETIC", f"manifest.json.sig.json: {ending}", f"protocol.lock.sig.json: {ending}", "COULD_NOT_CHECK"
     ]  # fmt: skip
@@ -148,3 +149,59 @@ def test_keys_that_cannot_be_used(tmp_path: Path, run_benchkit: Run, bundle_copy
     private, _ = new_key(tmp_path, "key")
     assert run_benchkit("sign", tmp_path / "nofile", "--key", private).returncode == 2
     assert run_benchkit("sign", tmp_path, "--key", private).returncode == 2
+
+
+def test_a_signed_lock_takes_its_signature_into_the_bundle(tmp_path: Path, run_benchkit: Run) -> None:
+    data = Path(__file__).parents[1] / "data"
+    protocol, lock = tmp_path / "host.toml", tmp_path / "host.lock"
+    shutil.copyfile(data / "host.toml", protocol)
+    shutil.copyfile(data / "host.lock", lock)
+    private, _ = new_key(tmp_path, "key")
+    assert run_benchkit("sign", lock, "--key", private).returncode == 0
+    command = ["run-protocol", protocol, "--synthetic", data / "fake-host.toml", "--out", tmp_path / "out"]
+    done = run_benchkit(*command)
+    assert done.returncode == 0, done.stderr
+    (bundle,) = (tmp_path / "out" / "fake-host").glob("2*")
+    signature = tmp_path / "host.lock.sig.json"
+    assert (bundle / "protocol.lock.sig.json").read_bytes() == signature.read_bytes()
+    assert "protocol.lock.sig.json" not in json.loads((bundle / "manifest.json").read_text())["files"]
+    codes, notes = reasons(bundle)
+    assert codes == ["SYNTHETIC"]
+    assert [note.rpartition(" ")[0] for note in notes] == [
+        "protocol.lock is signed by the key",
+        "unsigned: no key vouches for",
+    ]
+    shutil.copyfile(signature, bundle / "manifest.json.sig.json")
+    assert reasons(bundle)[0] == ["SIGNATURE_INVALID", "SYNTHETIC"]
+
+
+@pytest.mark.parametrize("damage", ["another lock", "another key", "no JSON", "a folder"])
+def test_a_signature_that_does_not_hold_starts_no_run(tmp_path: Path, run_benchkit: Run, damage: str) -> None:
+    data = Path(__file__).parents[1] / "data"
+    protocol, lock = tmp_path / "host.toml", tmp_path / "host.lock"
+    shutil.copyfile(data / "host.toml", protocol)
+    shutil.copyfile(data / "host.lock", lock)
+    private, _ = new_key(tmp_path, "key")
+    assert run_benchkit("sign", lock, "--key", private).returncode == 0
+    signature = tmp_path / "host.lock.sig.json"
+    if damage == "another lock":
+        lock.write_text(lock.read_text() + " ")
+        expected = (
+            f"expected a signature of host.lock with SHA-256 {hashlib.sha256(lock.read_bytes()).hexdigest()}, found "
+        )
+    elif damage == "another key":
+        value = json.loads(signature.read_text())
+        foreign(value)
+        signature.write_text(json.dumps(value))
+        expected = "expected a signature by its public_key, found none that holds; sign the file again, or remove its signature"
+    elif damage == "no JSON":
+        signature.write_bytes(b"\xff")
+        expected = "expected a signature, found something else ("
+    else:
+        signature.unlink()
+        signature.mkdir()
+        expected = "expected a signature, found a folder; give a regular file"
+    done = run_benchkit("run-protocol", protocol, "--synthetic", data / "fake-host.toml", "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"benchkit: {signature}: {expected}")
+    assert not (tmp_path / "out").exists()

@@ -59,7 +59,13 @@ def test_index(shelf: Path) -> None:
 
 def test_places_without_a_bundle(shelf: Path, tmp_path: Path) -> None:
     assert index(tmp_path).returncode == 2
-    assert index(tmp_path / "none", "--output", tmp_path / "c.parquet").returncode == 3
+    absent = index(tmp_path / "none", "--output", tmp_path / "c.parquet")
+    assert (absent.returncode, absent.stderr.splitlines()[-1]) == (
+        2,
+        f"Error: expected folders with bundles, found none at {tmp_path / 'none'}",
+    )
+    assert not (tmp_path / "c.parquet").exists()
+    assert index("http://127.0.0.1:1/x", "--output", tmp_path / "c.parquet").returncode == 3
     assert [row["validity"] for row in pq.read_table(tmp_path / "c.parquet").to_pylist()] == ["COULD_NOT_CHECK"]
     assert index(shelf, "--output", tmp_path / "no" / "c.parquet").returncode == 2
 

@@ -50,10 +50,9 @@ def _unlisted(name: str) -> bool:
     return reserved and "/" not in name
 
 
-def _other_form(name: str, listed: set[str]) -> bool:
-    """Say whether a file is listed in another Unicode form, which is a finding of its own."""
-    form = unicodedata.normalize("NFC", name)
-    return any(unicodedata.normalize("NFC", item) == form for item in listed)
+def _form(name: str) -> str:
+    """Give the Unicode form by which names are one; a file that is listed in another form is a finding of its own."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _names(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
@@ -64,8 +63,9 @@ def _names(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     for name in sorted(set(needed)):
         if name not in bundle.files and name not in unsafe:
             yield Finding(reason=Reason.FILE_MISSING, where=name, expected="a file", got="nothing")
+    forms = {_form(name) for name in listed}
     for name in sorted(bundle.files):
-        if name not in listed and name not in unsafe and not _unlisted(name) and not _other_form(name, listed):
+        if name not in listed and name not in unsafe and not _unlisted(name) and _form(name) not in forms:
             yield Finding(reason=Reason.EXTRA_FILE, where=name, expected="no such file", got="a file")
 
 

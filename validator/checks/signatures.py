@@ -57,7 +57,7 @@ def _expected(found: str | None, signed_by: Path) -> Iterator[Finding]:
     except (OSError, _WrongError) as error:
         raise CouldNotCheckError(f"{signed_by}: expected an Ed25519 public key in OpenSSH form ({error})") from error
     if found == "":
-        raise CouldNotCheckError("--signed-by needs a library: python -m pip install 'benchkit-ni[sign]'")
+        raise CouldNotCheckError("--signed-by needs a library: install this tool with its extra [sign]")
     if found != wanted:
         yield Finding(
             reason=Reason.SIGNER_NOT_THE_EXPECTED,
@@ -84,7 +84,7 @@ def _verify(bundle: Bundle, subject: str, name: str, notes: list[str]) -> str:
     _check_statement(bundle, subject, _decoded(envelope["payload"]))
     key = fingerprint(str(envelope["public_key"]))
     if not _holds(envelope):
-        notes.append(f"{name}: not verified, python -m pip install 'benchkit-ni[sign]'")
+        notes.append(f"{name}: not verified, install this tool with its extra [sign]")
         return ""
     return key
 
@@ -98,9 +98,19 @@ def _check_statement(bundle: Bundle, subject: str, payload: bytes) -> None:
         digest = file_sha256(bundle.root / subject) if subject in bundle.files else None
     except OSError:
         digest = None
-    wanted: Json = [{"name": subject, "digest": {"sha256": digest}}]
-    if statement.get("_type") != STATEMENT or statement.get("subject") != wanted or digest is None:
+    named = statement.get("subject")
+    known = [subject, *(_own_names(named) if subject == "protocol.lock" else ())]
+    wanted: list[Json] = [[{"name": name, "digest": {"sha256": digest}}] for name in known]
+    if statement.get("_type") != STATEMENT or named not in wanted or digest is None:
         raise _WrongError(f"a statement about {subject} with sha256 {digest}", statement.get("subject"))
+
+
+def _own_names(subject: Json) -> Iterator[str]:
+    """Give the name by which a lock was signed beside its protocol, ``x.lock``: a run copies lock and signature."""
+    for item in subject if isinstance(subject, list) else ():
+        name = item.get("name") if isinstance(item, dict) else None
+        if isinstance(name, str) and name.endswith(".lock"):
+            yield name
 
 
 def _decoded(value: Json) -> bytes:

@@ -76,7 +76,7 @@ class Folder:
             if not is_plain(name):
                 self.unsafe(name, "a plain name inside the bundle", f"{name!r:.200}")
         absent = [name for name in listed if name not in self.names]
-        self._collide([name for name in listed if name not in absent] + absent)
+        self._collide([name for name in listed if name in self.names] + absent)
         forms = {unicodedata.normalize("NFC", name): name for name in self.names}
         for name in absent:
             stored = forms.get(unicodedata.normalize("NFC", name))

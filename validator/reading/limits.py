@@ -2,7 +2,8 @@
 
 Rules (results/README.md, "Limits of a reader"):
 1. A limit is looked at before the bytes are: a size in the folder, then the footer, then the head of every page.
-2. Nothing that an honest run writes comes near a limit; what exceeds one is OVERSIZED and is not read.
+2. Sizes of a protocol (protocols/README.md, "Limits") are looked at before a point, an order or a route is derived.
+3. Nothing that an honest run writes comes near a limit; what exceeds one is OVERSIZED and is not read.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from validator.reading.schema import TABLES
 
 MIB = 1 << 20
 MEMBERS = 10_000
+ARMS, POINTS, LOOKS = 256, 4096, 32
+PLANNED, ROWS, ROUTED = 1 << 20, 13_000_000, 1 << 24
+EXPONENT = 32
 DEPTH = 8
 TABLE_FILE = 4096 * MIB
 DECODED = 4096 * MIB

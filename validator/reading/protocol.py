@@ -16,6 +16,7 @@ from itertools import product
 from validator.findings import CouldNotCheckError
 from validator.reading.canonical import digest_of
 from validator.reading.fields import Fields
+from validator.reading.limits import ARMS, EXPONENT, PLANNED, POINTS, ROUTED, ROWS
 from validator.reading.model import (
     CEILING_TOLERANCE,
     CONTROLS,
@@ -34,8 +35,7 @@ from validator.reading.statistics import check_statistics, read_statistics
 SCHEMA = "benchkit.protocol/1"
 _NAME = r"[a-z][a-z0-9_]*"
 _POINT_VALUE = re.compile(r"[A-Za-z0-9_.-]+\Z")
-_LAW = r"uniform|recorded|zipf-[0-9]+(\.[0-9]+)?"
-_MOST_POINTS, _MOST_PLANNED, _MOST_ROWS = 100_000, 10_000_000, 1_000_000_000
+_LAW = re.compile(r"uniform|recorded|zipf-([0-9]+(?:\.[0-9]+)?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,9 @@ def _fixture(fields: Fields) -> Fixture:
         fields.finish()
         return result
     fields.integer("weight_seed")
-    routing = fields.text("routing", pattern=_LAW)
+    routing = fields.text("routing")
+    if fields.has("routing") and not _is_law(routing):
+        fields.wrong("routing", f"uniform, recorded or zipf-<a> with an a of at most {EXPONENT}", routing)
     result = Fixture(
         kind=kind,
         copies=copies,
@@ -174,6 +176,11 @@ def _fixture(fields: Fields) -> Fixture:
         fields.wrong("top_k", f"at most experts = {result.experts}", result.top_k)
     fields.finish()
     return result
+
+
+def _is_law(text: str) -> bool:
+    match = _LAW.fullmatch(text)
+    return match is not None and float(match[1] or 0) <= EXPONENT
 
 
 def _points(fields: Fields) -> tuple[Point, ...]:
@@ -195,8 +202,8 @@ def _points(fields: Fields) -> tuple[Point, ...]:
     if not axes:
         fields.problems.append("operating_points: expected at least one axis")
         return ()
-    if math.prod(len(values) for _, values in axes) > _MOST_POINTS:
-        fields.problems.append(f"operating_points: more than {_MOST_POINTS} points")
+    if math.prod(len(values) for _, values in axes) > POINTS:
+        fields.problems.append(f"operating_points: more than {POINTS} points")
         return ()
     names = [name for name, _ in axes]
     result = []
@@ -315,6 +322,9 @@ def _asset(fields: Fields) -> Asset:
 
 def _cross_checks(protocol: Protocol, problems: list[str]) -> None:
     """Check what holds between sections, so that later code may rely on it."""
+    if max(len(protocol.arms), len(protocol.comparisons)) > ARMS:
+        problems.append(f"arm: more than {ARMS} arms or comparisons")
+        return
     names = [arm.name for arm in protocol.arms]
     points = {point.id for point in protocol.points}
     if len(set(names)) != len(names):
@@ -346,11 +356,19 @@ def _cross_checks(protocol: Protocol, problems: list[str]) -> None:
 
 def _refuse_giants(protocol: Protocol) -> None:
     """Refuse a plan that no run can have carried out, before it is derived."""
-    arms = protocol.process_pairs * len(protocol.points) * (protocol.blocks + 1) * len(protocol.arms)
-    rows = arms * max(protocol.warmup_samples, protocol.samples_per_block)
+    arms = protocol.process_pairs * len(protocol.points) * len(protocol.arms)
     tokens = sum(int(point.value("batch") or 0) for point in protocol.points)
-    if arms > _MOST_PLANNED or rows > _MOST_ROWS or tokens * max(protocol.fixture.experts, 1) > _MOST_ROWS:
-        raise CouldNotCheckError(f"protocol.toml: plans {rows} rows, more than this validator checks")
+    sizes = (
+        ("places in the order", arms * (protocol.blocks + 1), PLANNED),
+        ("rows", arms * (protocol.warmup_samples + protocol.blocks * protocol.samples_per_block), ROWS),
+        ("repeats", arms * (protocol.repeats or 0), ROWS),
+        ("digests of the routing", tokens * protocol.fixture.experts, ROUTED),
+    )
+    for what, found, most in sizes:
+        if found > most:
+            raise CouldNotCheckError(
+                f"protocol.toml: expected at most {most} {what}, got {found}: more than is checked"
+            )
 
 
 def _check_points(protocol: Protocol, problems: list[str]) -> None:
@@ -361,8 +379,8 @@ def _check_points(protocol: Protocol, problems: list[str]) -> None:
         if not isinstance(size, int) or size < 1:
             problems.append(f"operating_points: {fixture.kind} needs a positive integer axis {axis} ({point.id})")
         law = point.value("routing")
-        if fixture.kind == "moe" and law is not None and re.fullmatch(_LAW, str(law)) is None:
-            problems.append(f"operating_points.routing: no law {law!r}")
+        if fixture.kind == "moe" and law is not None and not _is_law(str(law)):
+            problems.append(f"operating_points.routing: no law {law!r:.80}")
     for point in protocol.points:
         if protocol.claims_at(point.id) and protocol.statistics.in_family(point.id):
             roles = [arm.role for arm in protocol.arms_at(point.id)]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from validator.findings import CouldNotCheckError
 from validator.reading.canonical import StrictJsonError, is_canonical, parse_object, sha256
 from validator.reading.fields import Fields
+from validator.reading.limits import MEMBERS
 from validator.reading.schema import TABLES
 
 RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}"
@@ -126,6 +127,8 @@ def read_manifest(data: bytes) -> Manifest | tuple[str, ...]:
     if problems:
         return tuple(problems)
     files = top.table("files")
+    if len(files.names()) > MEMBERS:
+        raise CouldNotCheckError(f"manifest.json: lists more than {MEMBERS} files: this is no bundle")
     listed = []
     for name in files.names():
         item = files.table(name)

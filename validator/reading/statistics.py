@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 from validator.reading.fields import Fields
+from validator.reading.limits import LOOKS
 from validator.reading.model import Protocol, Statistics
 
 MEDIANS, QUANTILES = "geometric-mean-of-median-ratios", "geometric-mean-of-quantile-ratios"
@@ -108,9 +109,9 @@ def _looks(fields: Fields) -> tuple[int, ...]:
         if isinstance(value, list)
         else []
     )
-    whole = isinstance(value, list) and len(numbers) == len(value) >= 2
+    whole = isinstance(value, list) and len(numbers) == len(value) and 2 <= len(value) <= LOOKS
     if not whole or not all(a < b for a, b in pairwise(numbers)) or not numbers[0] >= _FIRST_LOOK:
-        fields.wrong("looks", f"at least two ascending integers from {_FIRST_LOOK} on", value)
+        fields.wrong("looks", f"2 to {LOOKS} ascending integers from {_FIRST_LOOK} on", value)
         return ()
     return tuple(numbers)
 

@@ -43,6 +43,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) 
 
 
 def ascii_only(text: str) -> str:
-    """Replace what a poor terminal cannot show, and every control character."""
+    """Replace what a poor terminal cannot show in one line: every control character, line ends too."""
     shown = text.encode("ascii", "backslashreplace").decode("ascii")
-    return "".join(char if char == "\n" or " " <= char <= "~" else f"\\x{ord(char):02x}" for char in shown)
+    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in shown)

@@ -127,7 +127,7 @@ def test_the_picture_is_the_same_again(tmp_path: Path) -> None:
 
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MachineError, match=r"pip install 'benchkit-ni\[plot\]'"):
+    with pytest.raises(MachineError, match=r"install this tool with its extra \[plot\]"):
         plot_power(question(), (Spread(label="guess", sd=0.02, upper=None),), tmp_path / "p.svg")
 
 

@@ -196,7 +196,7 @@ def test_equivalence_members_and_pool(asked: tuple[Path, dict[str, Any]]) -> Non
 
 
 def test_the_summary_shows_all_that_was_named(asked: tuple[Path, dict[str, Any]]) -> None:
-    text = summarise(asked[0])
+    text = summarise(write_analysis(asked[0]))
     places = [
         text.index(f"    {name} ") for name in ("fieller", "sign-flip", "hodges-lehmann", "bootstrap-t", "welch", "bca")
     ]
@@ -237,7 +237,7 @@ def test_looks_stop_at_the_first_that_shows_it(make: Make) -> None:
     assert (
         "look at 6 pairs, one-sided alpha 0.005575: non_inferior_but_slower\n"
         "stopped after 6 of 12 planned pairs: this look shows the claim\n"
-    ) in summarise(bundle)
+    ) in summarise(write_analysis(bundle))
     assert json.loads((bundle / "attempts.jsonl").read_text("utf-8").splitlines()[-1])["status"] == "stopped_at_look"
 
 
@@ -249,7 +249,7 @@ def test_looks_go_on_to_the_last_where_none_shows_it(make: Make) -> None:
     ]
     assert at(document, "batch=4")["pairs"] == 9
     assert json.loads((bundle / "attempts.jsonl").read_text("utf-8").splitlines()[-1])["status"] == "complete"
-    assert "stopped after" not in summarise(bundle)
+    assert "stopped after" not in summarise(write_analysis(bundle))
 
 
 def test_levels_of_the_looks_do_not_depend_on_the_integration() -> None:
@@ -282,4 +282,6 @@ def test_a_quantile_claim(make: Make) -> None:
     assert abs(row["ratio"] - math.exp(medians.mean())) > 1e-7
     doses = [control["dose"] for control in document["controls"] if control["role"] == "positive_control"]
     assert doses == [pytest.approx(1.5, abs=0.01)] * 2
-    assert summarise(bundle).startswith("fake-host: 90th percentile latency ratio candidate / baseline, limit 1.05")
+    assert summarise(write_analysis(bundle)).startswith(
+        "fake-host: 90th percentile latency ratio candidate / baseline, limit 1.05"
+    )

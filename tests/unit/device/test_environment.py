@@ -189,8 +189,8 @@ def test_a_machine_without_a_gpu_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(environment, "installed_version", lambda name: None)
     assert machine_problems({"torch": ">=2.11"}, "cuda-event") == [
         "torch: expected >=2.11, found none; install torch>=2.11",
-        "cuda-bindings: expected it installed, found none; install benchkit-ni[cuda]",
-        "nvidia-ml-py: expected it installed, found none; install benchkit-ni[cuda]",
+        "cuda-bindings: expected it installed, found none; install this tool with its extra [cuda]",
+        "nvidia-ml-py: expected it installed, found none; install this tool with its extra [cuda]",
         "gpu: expected an NVIDIA driver, found none",
     ]
 

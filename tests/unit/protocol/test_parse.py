@@ -89,7 +89,7 @@ def test_bom_duplicates_and_wrong_types_are_refused() -> None:
     with pytest.raises(ProtocolError, match="byte 0"):
         parse_protocol(b"\xff\xfe", "x")
     assert problems(changed("weight_seed = 1", "weight_seed = 9007199254740993"))[0] == (
-        "fixture.weight_seed: expected an integer of at most 2^53 - 1, found 9007199254740993"
+        "fixture.weight_seed: expected an integer of at most 2^53 - 1, found integer 9007199254740993"
     )
     assert (
         "fixture.weight_seed: expected a string, number"

@@ -102,7 +102,7 @@ def test_sensitivity_names_are_known_and_distinct(written: str) -> None:
 def test_looks_ascend(written: str) -> None:
     (found,) = problems(more=f"looks = {written}\n")
     assert found.startswith(
-        "statistics.looks: expected at least two ascending numbers of process pairs, such as [10, 15, 20]"
+        "statistics.looks: expected 2 to 32 ascending numbers of process pairs, such as [10, 15, 20]"
     )
 
 
