@@ -3,7 +3,8 @@
 Rules:
 1. All three fill the same buffers, of the sizes that vLLM allocates, and as its op does: padding and the unused tail are ``routes``, the experts
    of unused blocks -1. What is in them before does not matter.
-2. ``stable`` is one launch and has no atomics on memory: equal ids give equal buffers. It takes any number of experts and of routes.
+2. ``stable`` is one launch up to 1024 routes and two beyond, without atomics on memory: equal ids give equal buffers. It takes any number of
+   experts and of routes.
 3. Nothing is read back by the host: native and stable alignment can be captured in a graph.
 """
 
@@ -19,11 +20,13 @@ from numpy.typing import NDArray
 
 from benchkit.errors import DataError
 from benchkit.fixture.alignment import Alignment, capacity, from_buffers
-from benchkit.kernels.alignment_triton import stable_align
+from benchkit.kernels.alignment_triton import stable_align, stable_count, stable_place
 
-_LARGEST_PART = 2048  # routes of a step
-_WARPS = 4
-_LANES = 32 * _WARPS
+_FEW = 128  # routes that one warp sorts fastest
+_MOST_AT_ONCE = 1024  # routes of one launch: beyond, every block looking at every route costs more than a second launch
+_PART = 64  # routes of a step of the two launches
+_MOST_CHUNKS = 128
+_COUNTS = 4096  # counters that a program adds up at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,6 +41,8 @@ class AlignedRoutes:
         int32 [ceil(capacity / block)].
     num_tokens_post_padded:
         int32 [1], aligned rows.
+    counts:
+        int32 [chunks * counters], what the two launches of ``stable`` hand on; empty where one is enough.
     experts, block:
         Experts of the layer, rows of a block.
     """
@@ -45,6 +50,7 @@ class AlignedRoutes:
     sorted_token_ids: torch.Tensor
     expert_ids: torch.Tensor
     num_tokens_post_padded: torch.Tensor
+    counts: torch.Tensor
     experts: int
     block: int
 
@@ -55,8 +61,8 @@ class AlignedRoutes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the three."""
-        return sum(int(tensor.nbytes) for tensor in self.tensors)
+        """Bytes of all four."""
+        return sum(int(tensor.nbytes) for tensor in (*self.tensors, self.counts))
 
     def read(self, topk_ids: NDArray[np.integer]) -> Alignment:
         """What stands in the buffers (waits for the device); DataError unless it is a legal alignment of ``topk_ids`` [M, k]."""
@@ -73,11 +79,15 @@ def allocate(routes: int, experts: int, block: int, device: torch.device | str) 
         if size < 1:
             raise DataError(f"{name}: expected at least 1, found {size}")
     rows = capacity(routes, experts, block)
-    sizes = (rows, -(-rows // block), 1)
-    ids, blocks, count = (torch.zeros(size, dtype=torch.int32, device=device) for size in sizes)
-    return AlignedRoutes(
-        sorted_token_ids=ids, expert_ids=blocks, num_tokens_post_padded=count, experts=experts, block=block
-    )
+    chunks = 0 if routes <= _MOST_AT_ONCE else min(-(-routes // _PART), _MOST_CHUNKS)
+    sizes = {
+        "sorted_token_ids": rows,
+        "expert_ids": -(-rows // block),
+        "num_tokens_post_padded": 1,
+        "counts": chunks * _bins(experts),
+    }
+    buffers = {name: torch.zeros(size, dtype=torch.int32, device=device) for name, size in sizes.items()}
+    return AlignedRoutes(**buffers, experts=experts, block=block)
 
 
 def native(op: Callable[..., Any]) -> Align:
@@ -91,17 +101,53 @@ def native(op: Callable[..., Any]) -> Align:
 
 def stable(topk_ids: torch.Tensor, into: AlignedRoutes) -> None:
     """The order (expert, route): routes of an expert ascend. ``topk_ids`` int32, contiguous; ids outside the layer are skipped."""
-    stable_align[(into.expert_ids.numel(),)](*_arguments(topk_ids, into), **_shape(topk_ids, into))
+    for kernel, grid, arguments, shape in _launches(topk_ids, into):
+        kernel[grid](*arguments, **shape)
 
 
 def compile_stable(topk_ids: torch.Tensor, into: AlignedRoutes) -> Mapping[str, str]:
     """Compile ``stable`` for these sizes without launching it; name -> SHA-256 of the machine code."""
     if triton.knobs.runtime.interpret:
         return {}
-    arguments, shape = _arguments(topk_ids, into), _shape(topk_ids, into)
-    compiled = stable_align.warmup(*arguments, grid=(into.expert_ids.numel(),), **shape)
-    sha256 = hashlib.sha256(compiled.asm["cubin"]).hexdigest()
-    return {f"stable-align-{sha256[:12]}.cubin": sha256}
+    binaries = {}
+    for kernel, grid, arguments, shape in _launches(topk_ids, into):
+        sha256 = hashlib.sha256(kernel.warmup(*arguments, grid=grid, **shape).asm["cubin"]).hexdigest()
+        binaries[f"{kernel.__name__}-{sha256[:12]}.cubin"] = sha256
+    return binaries
+
+
+def _launches(
+    topk_ids: torch.Tensor, into: AlignedRoutes
+) -> list[tuple[Any, tuple[int], tuple[Any, ...], dict[str, int]]]:
+    """Kernel, grid, arguments and shape of each launch."""
+    routes, rows, slots = topk_ids.numel(), into.sorted_token_ids.numel(), into.expert_ids.numel()
+    sizes = {"experts": into.experts, "bins": _bins(into.experts)}
+    blocks = {"block": into.block, "block_p": triton.next_power_of_2(into.block)}
+    if routes <= _MOST_AT_ONCE:
+        warps = 1 if routes <= _FEW else 4
+        shape = {**sizes, **blocks, "part": max(triton.next_power_of_2(routes), 32 * warps), "num_warps": warps}
+        return [(stable_align, (slots,), (topk_ids, *into.tensors, routes, rows), shape)]
+    chunks = into.counts.numel() // sizes["bins"]
+    steps = triton.cdiv(routes, chunks * _PART)
+    parts = {**sizes, "part": _PART, "steps": steps, "num_warps": 4}
+    places = {
+        "slots_p": triton.next_power_of_2(triton.cdiv(slots, chunks)),
+        "counts_p": max(1, _COUNTS // sizes["bins"]),
+    }
+    return [
+        (stable_count, (chunks,), (topk_ids, into.counts, routes), parts),
+        (
+            stable_place,
+            (chunks,),
+            (topk_ids, into.counts, *into.tensors, routes, rows, slots, chunks),
+            {**parts, **blocks, **places},
+        ),
+    ]
+
+
+def _bins(experts: int) -> int:
+    """Counters of a program: a power of two above the number of experts, and at least one a thread."""
+    return max(int(triton.next_power_of_2(experts + 1)), 128)
 
 
 def injected(alignment: Alignment) -> Align:
@@ -121,21 +167,3 @@ def injected(alignment: Alignment) -> Align:
         into.num_tokens_post_padded.fill_(rows)
 
     return align
-
-
-def _arguments(topk_ids: torch.Tensor, into: AlignedRoutes) -> tuple[Any, ...]:
-    return (topk_ids, *into.tensors, topk_ids.numel(), into.sorted_token_ids.numel())
-
-
-def _shape(topk_ids: torch.Tensor, into: AlignedRoutes) -> dict[str, int]:
-    routes = topk_ids.numel()
-    part = min(max(triton.next_power_of_2(routes), _LANES), _LARGEST_PART)
-    return {
-        "experts": into.experts,
-        "bins": max(triton.next_power_of_2(into.experts + 1), _LANES),
-        "block": into.block,
-        "block_p": triton.next_power_of_2(into.block),
-        "part": part,
-        "steps": triton.cdiv(routes, part),
-        "num_warps": _WARPS,
-    }

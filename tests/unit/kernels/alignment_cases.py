@@ -1,5 +1,7 @@
 """Stable alignment in Triton's interpreter against the numpy reference: every row, padding and tail included."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -59,9 +61,9 @@ def test_every_number_of_experts(experts, block):
     check(route("zipf-1.2", 3, 21, experts, top_k).topk_ids, experts, block)
 
 
-@pytest.mark.parametrize(("tokens", "block"), [(1, 8), (64, 8), (115, 8), (128, 16), (256, 16), (257, 32), (600, 64)])
+@pytest.mark.parametrize(("tokens", "block"), [(1, 8), (64, 8), (115, 8), (128, 16), (129, 16), (257, 32), (600, 64)])
 def test_every_number_of_tokens(tokens, block):
-    """600 tokens are 4800 routes: three steps of the kernel, the last one in part."""
+    """From 129 tokens on there are two launches."""
     check(route("uniform", 5, tokens, 128, 8).topk_ids, 128, block)
 
 
@@ -97,7 +99,7 @@ def test_nothing_is_written_beside_the_buffers():
         guards.append(whole)
         inner.append(whole[32:-32])
     names = ("sorted_token_ids", "expert_ids", "num_tokens_post_padded")
-    into = alignment.AlignedRoutes(**dict(zip(names, inner, strict=True)), experts=128, block=8)
+    into = replace(made, **dict(zip(names, inner, strict=True)))
     alignment.stable(torch.from_numpy(ids), into)
     assert reference.mode(into.read(ids)) == reference.mode(reference.align(ids, 128, 8))
     for whole in guards:
@@ -139,3 +141,22 @@ def test_buffers_of_nothing():
 def test_interpreted_code_has_no_binary():
     ids = torch.zeros((1, 8), dtype=torch.int32)
     assert alignment.compile_stable(ids, alignment.allocate(8, 128, 8, "cpu")) == {}
+
+
+@pytest.mark.parametrize(
+    ("experts", "block", "skipped"), [(5, 8, False), (128, 64, True), (1025, 48, True), (9, 3, False)]
+)
+def test_two_launches(experts, block, skipped):
+    """2051 routes: 33 chunks, the last with three routes; skewed, so that experts reach over many chunks and blocks."""
+    drawn = np.random.default_rng(7).zipf(1.3, size=2051)
+    ids = ((drawn - 1) % (experts + skipped) - skipped).astype(np.int32).reshape(7, 293)
+    assert bool(ids.min() == -1) is skipped
+    check(ids, experts, block)
+
+
+def test_more_routes_than_chunks_of_one_step():
+    """8200 routes: 65 chunks would do, 128 chunks of two steps are the most; some of them have no route."""
+    ids = np.random.default_rng(3).integers(0, 40, size=(8200, 1)).astype(np.int32)
+    made = alignment.allocate(ids.size, 40, 64, "cpu")
+    assert made.counts.numel() == 128 * 128
+    check(ids, 40, 64)
