@@ -24,7 +24,7 @@ from benchkit.kernels.alignment_triton import stable_align, stable_count, stable
 
 _FEW = 128  # routes that one warp sorts fastest
 _MOST_AT_ONCE = 1024  # routes of one launch: beyond, every block looking at every route costs more than a second launch
-_PART = 64  # routes of a step of the two launches
+_PART = 128  # routes of a step of the two launches
 _MOST_CHUNKS = 128
 _COUNTS = 4096  # counters that a program adds up at once
 
@@ -146,8 +146,8 @@ def _launches(
 
 
 def _bins(experts: int) -> int:
-    """Counters of a program: a power of two above the number of experts, and at least one a thread."""
-    return max(int(triton.next_power_of_2(experts + 1)), 128)
+    """Counters of a program: the power of two from the number of experts on, and at least one a thread."""
+    return max(int(triton.next_power_of_2(experts)), 128)
 
 
 def injected(alignment: Alignment) -> Align:

@@ -4,7 +4,7 @@
 Rules:
 1. ids int32 [routes]; one outside 0 .. experts - 1 is skipped. sorted_token_ids int32 [rows], expert_ids int32 [slots], slots = cdiv(rows, block),
    and num_tokens_post_padded int32 [1] are overwritten: routes by (expert, route), ``routes`` as padding, -1 for the expert of an unused block.
-2. ``bins`` is a power of two above ``experts``: the ids that are skipped are counted in the bin ``experts``.
+2. ``bins`` is the power of two from ``experts`` on.
 3. Tiles are powers of two: ``part`` ids, ``block_p`` rows from ``block`` on, ``slots_p`` blocks.
 """
 
@@ -14,9 +14,15 @@ import triton.language as tl
 
 @triton.jit
 def _ids(ids, route, routes, experts: tl.constexpr):
-    """The experts of routes; ``experts`` where one is skipped or lies behind the last."""
-    found = tl.load(ids + route, mask=route < routes, other=experts)
-    return tl.where((found >= 0) & (found < experts), found, experts)
+    """The experts of routes; -1 where one is skipped or lies behind the last."""
+    found = tl.load(ids + route, mask=route < routes, other=-1)
+    return tl.where(found < experts, tl.maximum(found, -1), -1)
+
+
+@triton.jit
+def _histogram(found, bins: tl.constexpr):
+    """Routes of each expert."""
+    return tl.histogram(tl.maximum(found, 0), bins, mask=found >= 0)
 
 
 @triton.jit
@@ -36,7 +42,7 @@ def stable_align(
     """Everything in one launch: program b makes block b, from all ids (at most ``part``)."""
     b, e, j, r = tl.program_id(0), tl.arange(0, bins), tl.arange(0, part), tl.arange(0, block_p)
     found = _ids(ids, j, routes, experts)
-    counts = tl.where(e < experts, tl.histogram(found, bins), 0)
+    counts = _histogram(found, bins)
     blocks = (counts + block - 1) // block
     total = tl.sum(blocks, 0)
     used = b < total
@@ -60,7 +66,7 @@ def stable_count(
     c, e, j = tl.program_id(0), tl.arange(0, bins), tl.arange(0, part)
     sums = tl.zeros((bins,), tl.int32)
     for step in range(steps):
-        sums += tl.histogram(_ids(ids, (c * steps + step) * part + j, routes, experts), bins)
+        sums += _histogram(_ids(ids, (c * steps + step) * part + j, routes, experts), bins)
     tl.store(counts + c * bins + e, sums)
 
 
@@ -92,7 +98,6 @@ def stable_place(
         found = tl.load(counts + i[:, None] * bins + e[None, :], mask=i[:, None] < chunks, other=0)
         total += tl.sum(found, 0)
         place += tl.sum(tl.where(i[:, None] < c, found, 0), 0)  # routes of earlier chunks
-    total = tl.where(e < experts, total, 0)
     blocks = (total + block - 1) // block
     ends = tl.cumsum(blocks, 0)
 
@@ -117,6 +122,6 @@ def stable_place(
         route = (c * steps + step) * part + j
         mine = _ids(ids, route, routes, experts)
         earlier = (mine[None, :] == mine[:, None]) & (j[None, :] < j[:, None])
-        at = tl.gather(place, mine, 0) + tl.sum(earlier.to(tl.int32), 1)
-        tl.store(sorted_token_ids + at, route, mask=mine < experts)
-        place += tl.histogram(mine, bins)
+        at = tl.gather(place, tl.maximum(mine, 0), 0) + tl.sum(earlier.to(tl.int32), 1)
+        tl.store(sorted_token_ids + at, route, mask=mine >= 0)
+        place += _histogram(mine, bins)

@@ -147,7 +147,7 @@ def test_interpreted_code_has_no_binary():
     ("experts", "block", "skipped"), [(5, 8, False), (128, 64, True), (1025, 48, True), (9, 3, False)]
 )
 def test_two_launches(experts, block, skipped):
-    """2051 routes: 33 chunks, the last with three routes; skewed, so that experts reach over many chunks and blocks."""
+    """2051 routes: 17 chunks, the last with three routes; skewed, so that experts reach over many chunks and blocks."""
     drawn = np.random.default_rng(7).zipf(1.3, size=2051)
     ids = ((drawn - 1) % (experts + skipped) - skipped).astype(np.int32).reshape(7, 293)
     assert bool(ids.min() == -1) is skipped
@@ -155,8 +155,8 @@ def test_two_launches(experts, block, skipped):
 
 
 def test_more_routes_than_chunks_of_one_step():
-    """8200 routes: 65 chunks would do, 128 chunks of two steps are the most; some of them have no route."""
-    ids = np.random.default_rng(3).integers(0, 40, size=(8200, 1)).astype(np.int32)
+    """17000 routes in steps of 128: 128 chunks are the most, so each has two steps, and many of them have no route."""
+    ids = np.random.default_rng(3).integers(0, 40, size=(17000, 1)).astype(np.int32)
     made = alignment.allocate(ids.size, 40, 64, "cpu")
     assert made.counts.numel() == 128 * 128
     check(ids, 40, 64)
