@@ -21,7 +21,6 @@ import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from benchkit.device.environment import portable_path
 from benchkit.kernels.contract import Support
 
 Op: TypeAlias = Callable[..., Any]
@@ -43,7 +42,7 @@ _INSTALL = "pip install benchkit-ni[vllm]"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VllmOps:
-    """The ops that a MoE layer on Marlin takes, as vLLM ``version`` has them; ``binaries`` is file -> SHA-256 of what was loaded."""
+    """The ops that a MoE layer on Marlin takes, as vLLM ``version`` has them; ``binaries`` is vllm/file -> SHA-256 of what was loaded."""
 
     version: str
     align: Op
@@ -62,7 +61,7 @@ def load() -> VllmOps | Support:
     try:
         version = importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
-        return Support.no(f"needs the metadata of vllm beside {portable_path(folder)}, found none: {_INSTALL}")
+        return Support.no(f"needs the metadata of vllm beside its folder, found none: {_INSTALL}")
     problem = _torch_problem(version)
     if problem is not None:
         return Support.no(problem)
@@ -79,7 +78,7 @@ def load() -> VllmOps | Support:
                     f"vllm {version}: {file.name} does not load under torch {torch.__version__}: {detail}"
                 )
             with file.open("rb") as content:
-                binaries[portable_path(file)] = hashlib.file_digest(content, "sha256").hexdigest()
+                binaries[f"vllm/{file.name}"] = hashlib.file_digest(content, "sha256").hexdigest()
     problem = _schema_problem(version)
     if problem is not None:
         return Support.no(problem)
