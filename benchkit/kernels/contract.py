@@ -52,6 +52,9 @@ class PreparedArm:
         Device memory of this arm beside inputs, weights and output.
     binaries:
         Name -> SHA-256 of compiled code that the arm loads beside Python packages.
+    mode:
+        The mode that the last call ran in, where one set of inputs has several (SHA-256 of its route-block membership); None for an arm
+        that has no such choice.
     """
 
     call: Callable[[int], None]
@@ -61,6 +64,7 @@ class PreparedArm:
     output_bytes: Callable[[], bytes]
     scratch_bytes: int
     binaries: Mapping[str, str] = field(default_factory=dict)
+    mode: Callable[[], str] | None = None
 
 
 Prepare: TypeAlias = Callable[[Any, Params], PreparedArm | Support]

@@ -83,6 +83,11 @@ def block_size(tokens: int, top_k: int, experts: int) -> int:
     return next((size for size in BLOCK_SIZES if tokens * top_k / experts / size < 0.9), BLOCK_SIZES[-1])
 
 
+def tiles(block: int) -> tuple[tuple[int, int, int], ...]:
+    """The kernel's tiles for blocks of ``block`` rows, in the selector's order: (thread_k, thread_n, threads)."""
+    return _SMALL if block <= 16 else _LARGE
+
+
 def shared_bytes(thread_k: int, thread_n: int, row_blocks: int) -> int:
     """Shared memory of a candidate in bytes, for blocks of ``row_blocks`` x 16 rows, 4-bit weights with zero points, group 128."""
     rows = 16 * row_blocks
@@ -108,7 +113,7 @@ def select(
     if registers is None:
         raise DataError(f"no register counts of Marlin are known for {gpu.name}, {dtype}, blocks of {block} rows")
     best: Configuration | None = None
-    for (thread_k, thread_n, threads), each in zip(_LARGE if row_blocks > 1 else _SMALL, registers, strict=True):
+    for (thread_k, thread_n, threads), each in zip(tiles(block), registers, strict=True):
         shared = shared_bytes(thread_k, thread_n, row_blocks)
         if size_k % thread_k or size_n % thread_n or shared > gpu.shared_bytes - 512:
             continue

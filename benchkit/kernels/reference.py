@@ -1,7 +1,7 @@
 """The fp64 truth of a MoE layer, and how far an output is from it.
 
 Rules:
-1. ``stored``: from the stored weights, mxfp8 decoded, each widened to fp64, with no rounding in between. ``original``: from the weights before
+1. ``stored``: from the stored weights, mxfp8 and AWQ decoded, each widened to fp64, with no rounding in between. ``original``: from the weights before
    quantisation. Both start from x as the arms receive it.
 2. For fp32 and bf16 checkpoints the stored weights are the original ones: both truths are the same array.
 3. A value that is not finite never passes: the cosine is then -1 and both errors are infinite.
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchkit.errors import DataError
-from benchkit.fixture.layer import MoeInputs, MoeWeights, original_expert, stored_expert
+from benchkit.fixture.layer import QUANTISED, MoeInputs, MoeWeights, original_expert, stored_expert
 from benchkit.units import FloatArray
 
 ExpertWeights: TypeAlias = Callable[[MoeWeights, int], tuple[torch.Tensor, torch.Tensor]]
@@ -54,7 +54,7 @@ def moe_truth(inputs: MoeInputs, truth: str = "stored") -> FloatArray:
     """
     if truth not in TRUTHS:
         raise DataError(f'truth: expected one of {", ".join(TRUTHS)}, found "{truth}"')
-    kind = truth if inputs.weights.weight_format == "mxfp8" else "stored"
+    kind = truth if inputs.weights.weight_format in QUANTISED else "stored"
     known = _truths.setdefault(inputs, {})
     if kind not in known:
         result = _moe_fp64(inputs, stored_expert if kind == "stored" else original_expert)

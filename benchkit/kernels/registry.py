@@ -51,6 +51,8 @@ class KernelEntry:
         Files relative to the package root whose bytes make the source digest.
     params:
         Name -> what it takes.
+    packages:
+        Distributions beside torch whose code it runs; their versions stand in the environment record.
     space:
         The module's function ``space(inputs)`` that yields the parameters worth trying (``benchkit tune``); None: chosen by hand.
     """
@@ -61,6 +63,7 @@ class KernelEntry:
     fixture: Fixture
     sources: tuple[str, ...]
     params: Mapping[str, Param] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
     space: str | None = None
 
 
@@ -99,6 +102,12 @@ _EXPERT_CENTRIC_PARAMS = {  # benchkit.kernels.expert_centric_tiles says what ea
     "tile_m": _COUNT,
     **{f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("tile_n", "tile_k", "stages", "warps")},
     **{name: Param(kind=bool, required=False) for name in ("up_swap", "down_swap", "launch_pdl")},
+}
+
+_LAUNCH = Param(kind=int, required=False, least=1)
+_MARLIN_PARAMS = {  # benchkit.kernels.marlin says what each of them is, and which go together
+    "alignment": Param(kind=str, required=True),
+    **{f"{gemm}_{name}": _LAUNCH for gemm in ("w13", "w2") for name in ("thread_k", "thread_n", "blocks_per_sm")},
 }
 
 KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
@@ -152,6 +161,23 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="arrays",
             sources=_CUDA_CEILING_SOURCES,
             params=_CUDA_CEILING_PARAMS,
+            space="space",
+        ),
+        "marlin_moe": KernelEntry(
+            module="benchkit.kernels.marlin",
+            function="prepare",
+            clock="cuda-event",
+            fixture="moe",
+            sources=(
+                "kernels/alignment.py",
+                "kernels/alignment_triton.py",
+                "kernels/marlin.py",
+                "kernels/marlin_repack.py",
+                "kernels/marlin_selector.py",
+                "kernels/vllm_ops.py",
+            ),
+            params=_MARLIN_PARAMS,
+            packages=("vllm",),
             space="space",
         ),
         "moe_eight_stage": KernelEntry(

@@ -44,8 +44,10 @@ class TorchBench:
         self._ceilings: dict[int, ArrayInputs] = {}
 
     def packages(self) -> Sequence[str]:
-        """torch and what stands around it."""
-        return _CUDA_PACKAGES if self._on_cuda else _HOST_PACKAGES
+        """torch, what stands around it, and what the arms run beside it."""
+        ours = _CUDA_PACKAGES if self._on_cuda else _HOST_PACKAGES
+        arms = {name for arm in self._protocol.arms for name in registry.entry(arm.kernel).packages}
+        return (*ours, *sorted(arms))
 
     def threads(self) -> int:
         """torch's threads."""

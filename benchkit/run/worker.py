@@ -163,14 +163,15 @@ class Worker:
             raise WorkerError(failure)
 
     def _repeat(self, ready: ReadyArm, point: Point) -> None:
-        """Repeat the same call where repeats are locked, and keep the digest of every output."""
-        rows = []
+        """Repeat the same call where repeats are locked, and keep mode and digest of every output."""
+        prepared, rows = ready.prepared, []
         for repeat in range(self._protocol.repeats):
-            ready.prepared.poison()
-            ready.prepared.call(0)
+            prepared.poison()
+            prepared.call(0)
             self._bench.device.synchronize()
-            digest = hashlib.sha256(ready.prepared.output_bytes()).hexdigest()
-            rows.append([point.id, ready.arm.name, repeat, None, digest])
+            digest = hashlib.sha256(prepared.output_bytes()).hexdigest()
+            mode = None if prepared.mode is None else prepared.mode()
+            rows.append([point.id, ready.arm.name, repeat, mode, digest])
         self._writer.rows("repeats", rows)
 
     def _time_point(self, planned: PlannedPoint, ready: tuple[ReadyArm, ...]) -> None:

@@ -15,7 +15,7 @@ from validator.findings import Finding, Gate, Identity, Report, Validity, Verdic
 from validator.mutations import MUTATIONS, selftest
 from validator.reasons import Reason
 from validator.report.document import render_json
-from validator.report.facts import change, claim_shown, clean
+from validator.report.facts import change, claim_shown, clean, reproducibility
 from validator.report.html import render_html
 from validator.report.junit import render_junit
 from validator.report.latex import escape, render_latex
@@ -352,3 +352,28 @@ def test_a_changed_copy_is_reported_too(tmp_path: Path, fake_bundle: Path) -> No
     copy = shutil.copytree(fake_bundle, tmp_path / "copy")
     (copy / "stray.txt").write_text("x")
     assert "**EXTRA_FILE** at `stray.txt`" in render_markdown([validate(copy)])
+
+
+def test_outputs_and_modes_stand_beside_the_verdict(tmp_path: Path) -> None:
+    """B03: five of six digests differ on the base, one on the candidate; six modes against one."""
+    draft = builder.draft(clock="cuda-event", pairs=6)
+    digests = iter("abcade")
+    for row in draft.tables["repeats"]:
+        if row["point"] == "batch=1" and row["arm"] in ("base", "cand") and row["repeat"] == 0:
+            base = row["arm"] == "base"
+            row["mode_sha256"] = builder.sha(f"mode {row['process'] if base else 0}")
+            row["output_sha256"] = builder.sha(next(digests)) if base else row["output_sha256"]
+    for row in draft.tables["repeats"]:
+        if row["point"] == "batch=1" and row["arm"] == "base" and row["repeat"] == 1:
+            row["output_sha256"] = builder.sha("a")
+    report = validate(draft.seal(tmp_path / "moded"))
+    assert report.numbers is not None
+    shown = {item.operating_point: reproducibility(report, item) for item in report.numbers.comparisons}
+    assert shown == {"batch=1": "1 (1) : 5 (6)", "batch=4": None}
+    lines = render_text(report, lambda text, _: text).splitlines()
+    start = lines.index("cand / base  (claim: non_inferior)") + 1
+    assert [line.split("  ")[-1] for line in lines[start : start + 3]] == ["outputs (modes)", "1 (1) : 5 (6)", "-"]
+    rows = [cells(line) for line in render_markdown([report]).splitlines() if line.startswith("| ")]
+    assert [row[-1] for row in rows[:3]] == ["outputs (modes)", "1 (1) : 5 (6)", "-"]
+    gates = {item.operating_point: [gate.gate for gate in item.gates] for item in report.numbers.comparisons}
+    assert gates == {"batch=1": ["determinism"], "batch=4": []}  # the base claims to be deterministic

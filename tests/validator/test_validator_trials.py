@@ -156,3 +156,26 @@ def test_no_routing_of_a_point(tmp_path: Path) -> None:
     draft = builder.draft(clock="cuda-event")
     draft.tables["routing"][:] = [row for row in draft.tables["routing"] if row["point"] != "batch=4"]
     assert R.ROUTING_MISMATCH in validate(draft.seal(tmp_path / "b")).codes
+
+
+@pytest.mark.parametrize(
+    ("loaded", "codes"),
+    [
+        ("site-packages/vllm/_moe_C.abi3.so", []),
+        ("_moe_C.abi3.so", []),
+        ("site-packages/vllm/other_moe_C.abi3.so", [R.BUILD_MISMATCH] * 5),
+    ],
+)
+def test_a_required_binary_is_found_by_its_file_name(tmp_path: Path, loaded: str, codes: list[R]) -> None:
+    draft = builder.draft(clock="cuda-event")
+    draft.protocol["build"]["require"]["binaries"] = {"_moe_C.abi3.so": "ab" * 32}
+    draft = builder.relock(_again(draft))
+    for row in draft.tables["processes"]:
+        row["binaries"] = json.dumps({loaded: "ab" * 32})
+    report = validate(draft.seal(tmp_path / "b"))
+    assert list(report.codes) == codes
+    if codes:
+        assert (report.reasons[0].where, report.reasons[0].got) == (
+            "process=0:binaries._moe_C.abi3.so",
+            "nothing recorded",
+        )

@@ -3,7 +3,8 @@
 Rules:
 1. Protocol digest and plan digest are derived again and must equal those of the lock and of the manifest.
 2. [build.require] is judged on the version that was imported, its local label after ``+`` ignored.
-3. On the fake device a required thing that is absent is not applicable; one that is recorded must satisfy.
+3. A required binary is named by its file name; it may have been loaded from any folder.
+4. On the fake device a required thing that is absent is not applicable; one that is recorded must satisfy.
 """
 
 from collections.abc import Iterator
@@ -183,4 +184,5 @@ def _pairs(
     for arm, wanted in require.sources:
         yield f"sources.{arm}", wanted, sources.get(arm), sources.get(arm) == wanted
     for file, wanted in require.binaries:
-        yield f"binaries.{file}", wanted, binaries.get(file), binaries.get(file) == wanted
+        loaded = sorted(digest for path, digest in binaries.items() if path.rpartition("/")[2] == file)
+        yield f"binaries.{file}", wanted, ", ".join(loaded) or None, wanted in loaded

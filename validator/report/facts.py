@@ -134,6 +134,18 @@ def member_verdict(report: Report, item: Comparison) -> Verdict:
     return item.verdict
 
 
+def reproducibility(report: Report, item: Comparison) -> str | None:
+    """Say how many outputs, and in brackets how many modes, the repeats of candidate and baseline gave; None where no mode was recorded."""
+    arms = report.numbers.arms if report.numbers is not None else ()
+    found = {arm.arm: arm for arm in arms if arm.operating_point == item.operating_point}
+    both = [found[name] for name in (item.candidate, item.baseline) if name in found]
+    if not any(arm.distinct_modes is not None for arm in both):
+        return None
+    return " : ".join(
+        "-" if arm.distinct_outputs is None else f"{arm.distinct_outputs} ({arm.distinct_modes or '-'})" for arm in both
+    )
+
+
 def deciding_look(report: Report) -> int | None:
     """Give the number of processes of the look that decided; None where the protocol has no looks."""
     family = plain(report.numbers.family) if report.numbers is not None else None

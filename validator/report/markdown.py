@@ -20,6 +20,7 @@ from validator.report.facts import (
     confidence,
     level,
     member_verdict,
+    reproducibility,
     spread,
     tone,
     trusted,
@@ -106,10 +107,12 @@ def _comparisons(report: Report, items: Sequence[Comparison]) -> Iterator[str]:
     if not trusted(report):
         yield f"> **The bundle is {report.validity.value}: these numbers are {UNTRUSTED}.**"
         yield ""
-    yield f"| operating point | candidate / baseline | ratio | change | {confidence(report)} interval | upper : limit | pairs | verdict |"
-    yield "|---|---|---:|---:|---:|---:|---:|---|"
-    for item in items[:_MOST_ROWS]:
-        yield "| " + " | ".join(_row(report, item)) + " |"
+    repeats = [reproducibility(report, item) for item in items[:_MOST_ROWS]]
+    more = (" outputs (modes) |", "---|") if any(repeats) else ("", "")
+    yield f"| operating point | candidate / baseline | ratio | change | {confidence(report)} interval | upper : limit | pairs | verdict |{more[0]}"
+    yield f"|---|---|---:|---:|---:|---:|---:|---|{more[1]}"
+    for item, shown in zip(items[:_MOST_ROWS], repeats, strict=True):
+        yield "| " + " | ".join((*_row(report, item), *((shown or "-",) if any(repeats) else ()))) + " |"
     if len(items) > _MOST_ROWS:
         yield ""
         yield f"and {len(items) - _MOST_ROWS} more comparisons"

@@ -13,7 +13,7 @@ from itertools import groupby
 from validator.findings import Comparison, Numbers, Report, Validity
 from validator.reasons import Reason
 from validator.report.extras import extra_tables
-from validator.report.facts import change, headline, level, limits
+from validator.report.facts import change, headline, level, limits, reproducibility
 from validator.report.table import against, ascii_only, number, relation, table
 
 Paint = Callable[[str, Validity], str]
@@ -66,7 +66,7 @@ def _body(report: Report) -> Iterator[str]:
         yield _WITHHELD
     elif report.numbers is not None:
         yield from _level(report)
-        yield from _comparisons(report.numbers)
+        yield from _comparisons(report, report.numbers)
         yield from _arms(report.numbers)
         yield from _controls(report.numbers)
         yield from _more(report)
@@ -125,15 +125,32 @@ def _level(report: Report) -> Iterator[str]:
         yield sentence
 
 
-def _comparisons(numbers: Numbers) -> Iterator[str]:
-    head = ("operating point", "ratio", "change", "lower", "upper", "upper : limit", "pairs", "p (non-inf.)", "verdict")
+def _comparisons(report: Report, numbers: Numbers) -> Iterator[str]:
+    standard = (
+        "operating point",
+        "ratio",
+        "change",
+        "lower",
+        "upper",
+        "upper : limit",
+        "pairs",
+        "p (non-inf.)",
+        "verdict",
+    )
     for (candidate, baseline, claim), group in groupby(
         numbers.comparisons, key=lambda item: (item.candidate, item.baseline, item.claim)
     ):
         items = list(group)
+        repeats = [reproducibility(report, item) for item in items]
+        moded = any(repeats)
+        head = (*standard, "outputs (modes)") if moded else standard
+        rows = [
+            (*_comparison(item), *((shown or "-",) if moded else ()))
+            for item, shown in zip(items, repeats, strict=True)
+        ]
         yield ""
         yield f"{candidate} / {baseline}  (claim: {claim})"
-        yield from table(head, [_comparison(item) for item in items])
+        yield from table(head, rows)
         for item in items:
             yield from (f"    {item.operating_point}: gate {gate.gate}: {gate.detail}" for gate in item.gates)
             if item.numerical_tie:

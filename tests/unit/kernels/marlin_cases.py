@@ -1,0 +1,247 @@
+"""The Marlin path on a small layer in Triton's interpreter, over a stand-in for vLLM's ops: arguments, alignment, truth, refusals."""
+
+import numpy as np
+import pytest
+import torch
+import vllm_stand_in
+
+from benchkit.errors import DataError, WorkerError
+from benchkit.fixture import alignment as reference
+from benchkit.fixture import awq
+from benchkit.fixture.layer import make_inputs, make_weights
+from benchkit.fixture.marlin_layout import to_marlin
+from benchkit.fixture.routing import Routing, route
+from benchkit.kernels import alignment, marlin, registry, vllm_ops
+from benchkit.kernels.contract import PreparedArm, Support
+from benchkit.kernels.marlin_repack import marlin_weights
+from benchkit.kernels.marlin_selector import block_size
+from benchkit.kernels.reference import compare
+
+SIZES = {"experts": 6, "hidden": 256, "intermediate": 128}
+NATIVE, STABLE = {"alignment": "native"}, {"alignment": "stable"}
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return make_weights(seed=5, copies=2, weight_format="awq-int4-g128", **SIZES)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    found = vllm_stand_in.ops()
+    names = zip(("align", "gemm", "sum", "silu_and_mul"), found.values(), strict=True)
+    ops = vllm_ops.VllmOps(version="0.22.0", binaries={"vllm/_moe_C.abi3.so": "ab" * 32}, **dict(names))
+    monkeypatch.setattr(vllm_ops, "load", lambda: ops)
+    return found
+
+
+def inputs_of(weights, tokens, top_k=2):
+    return make_inputs(weights, route("zipf-1.2", 1, tokens, weights.experts, top_k))
+
+
+def prepared(inputs, params) -> PreparedArm:
+    arm = registry.prepare("marlin_moe", inputs, params)
+    assert isinstance(arm, PreparedArm), arm
+    return arm
+
+
+@pytest.mark.parametrize(("tokens", "top_k"), [(1, 2), (3, 1), (24, 2), (40, 3)])
+@pytest.mark.parametrize("params", [NATIVE, STABLE])
+def test_the_layer(weights, installed, tokens, top_k, params):
+    """With 24 and 40 tokens experts have more routes than a block of 8 or 16 holds."""
+    inputs = inputs_of(weights, tokens, top_k)
+    arm = prepared(inputs, params)
+    for copy in (0, 1):
+        arm.poison()
+        assert np.isnan(arm.output()).all()
+        arm.call(copy)
+        found = compare(arm.output(), arm.expected("stored"))
+        assert found.min_cosine > 0.999998
+        assert found.rel_error < 1.5e-3
+    assert arm.expected("original").shape == (tokens, 256)
+    assert compare(arm.output(), arm.expected("original")).rel_error > 0.05
+    assert arm.binaries == {"vllm/_moe_C.abi3.so": "ab" * 32}
+    assert len(arm.output_bytes()) == tokens * 256 * 2
+
+
+def test_modes_of_both_alignments(weights, installed):
+    """The stand-in's native order is legal and another one, so a different mode wherever an expert fills more than one block."""
+    inputs = inputs_of(weights, 24)
+    ids = inputs.routing.topk_ids
+    assert np.bincount(ids.ravel()).max() > 16 == block_size(24, 2, 6)
+    native, stable = prepared(inputs, NATIVE), prepared(inputs, STABLE)
+    for arm in (native, stable):
+        arm.call(0)
+    right = reference.align(ids, 6, 16)
+    assert stable.mode() == reference.fingerprint(right)
+    assert native.mode() != stable.mode()
+    assert len(native.mode()) == 64
+    assert native.output_bytes() == stable.output_bytes()  # rows of a product do not depend on each other here
+
+
+def test_arguments_of_the_gemms(weights, installed):
+    inputs = inputs_of(weights, 3)
+    explicit = {"w13_thread_k": 64, "w13_thread_n": 128, "w13_blocks_per_sm": 3}
+    prepared(inputs, {**NATIVE, **explicit}).call(1)
+    w13, w2 = installed["_moe_C::moe_wna16_marlin_gemm"].calls
+    assert (w13[15:22], w13[26:]) == ((8, 2, False, marlin.UINT4, 3, 256, 256), (64, 128, 3))
+    assert (w2[15:22], w2[26:]) == ((8, 1, True, marlin.UINT4, 6, 256, 128), (-1, -1, -1))
+    assert w13[1].data_ptr() == w2[1].data_ptr()  # one buffer for both, as in vLLM
+    assert w13[2] is marlin_weights(weights)[1].w13.weight
+    assert w13[10].numel() == 4
+    ((given, experts, block, *_),) = installed["_moe_C::moe_align_block_size"].calls
+    assert (given is inputs.topk_ids, experts, block) == (True, 6, 8)
+
+
+def test_an_injected_order_through_the_stages(weights, installed):
+    inputs = inputs_of(weights, 24)
+    ids = inputs.routing.topk_ids
+    plan = reference.small_batch_plan(ids, 6)
+    given = reference.align(ids, 6, 16, plan)
+    path = marlin.MarlinPath(inputs, vllm_ops.load(), marlin.Configuration(), alignment.injected(given), 16)
+    path.align()
+    path.w13(0)
+    surface = path.gate_up.clone()
+    path.silu_and_mul()
+    path.w2(0)
+    path.sum()
+    assert path.mode() == reference.fingerprint(given)
+    assert surface.shape == (48, 256)
+    assert not torch.equal(surface, path.gate_up)  # W2 has overwritten it
+    stable = prepared(inputs, STABLE)
+    stable.call(0)
+    assert stable.output().tobytes() == path.output().tobytes()
+
+
+def test_repacked_layouts_are_those_of_numpy(weights):
+    (first, second), parts = marlin_weights(weights), weights.parts()
+    assert marlin_weights(weights) is marlin_weights(weights)
+    for name in ("w13", "w2"):
+        arrays = [parts[f"{name}{part}"][0].numpy() for part in ("", "_zero", "_scale")]
+        right = to_marlin(awq.AwqMatrix(qweight=arrays[0], qzeros=arrays[1], scales=arrays[2]))
+        for gemm in (getattr(first, name), getattr(second, name)):
+            assert np.array_equal(gemm.weight.numpy(), right.weight)
+            assert np.array_equal(gemm.scales.numpy(), right.scales)  # w2 has one group a column, another permutation
+            assert np.array_equal(gemm.zeros.numpy(), right.zeros)
+        tensors = [
+            getattr(getattr(each, name), part) for each in (first, second) for part in ("weight", "scales", "zeros")
+        ]
+        assert len({tensor.data_ptr() for tensor in tensors}) == 6
+
+
+def test_a_wrong_zero_point_is_caught(weights, installed):
+    """Zero points of one expert's W2, off by one: the arm computes it faithfully, and the truth shows it."""
+    inputs = inputs_of(weights, 3)
+    arm = prepared(inputs, STABLE)
+    arm.call(0)
+    assert compare(arm.output(), arm.expected("stored")).rel_error < 1e-3
+    expert = int(inputs.routing.topk_ids[0, 0])
+    zeros = marlin_weights(weights)[0].w2.zeros[expert]
+    kept = zeros.clone()
+    zeros ^= 0x11111111
+    arm.call(0)
+    found = compare(arm.output(), arm.expected("stored"))
+    zeros.copy_(kept)
+    assert found.rel_error > 0.01
+    assert found.min_cosine < 0.9999
+
+
+def test_dirty_lock_words_end_the_process(weights, installed):
+    inputs = inputs_of(weights, 1)
+    path = marlin.MarlinPath(inputs, vllm_ops.load(), marlin.Configuration(), alignment.stable, 8)
+    path(0)
+    path.output()
+    path._locks[2] = 1
+    with pytest.raises(WorkerError, match="expected lock words of 0 behind a call, found others"):
+        path.output()
+
+
+def test_scratch():
+    """One token: 2 routes, 16 rows of blocks; products 2 x 256 fp16, activated 2 x 128 fp16, 4 locks, partial sums 256 x 16 fp32, twice."""
+    weights = make_weights(seed=5, copies=1, weight_format="awq-int4-g128", **SIZES)
+    path = marlin.MarlinPath(inputs_of(weights, 1), None, marlin.Configuration(), alignment.stable, 8)
+    assert path.routes.nbytes == 4 * (16 + 2 + 1)
+    assert path.scratch_bytes == 2 * 256 * 2 + 2 * 128 * 2 + 4 * 4 + 76 + 4 * 256 * 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        (
+            {"experts": 2, "hidden": 128, "intermediate": 128},
+            None,
+        ),
+        (
+            {"experts": 2, "hidden": 128, "intermediate": 128, "weight_format": "bf16"},
+            "needs awq-int4-g128 weights, found bf16",
+        ),
+    ],
+)
+def test_layers_that_marlin_takes(installed, sizes, reason):
+    weights = make_weights(**{"seed": 1, "copies": 1, "weight_format": "awq-int4-g128", **sizes})
+    found = registry.prepare("marlin_moe", inputs_of(weights, 1), STABLE)
+    assert getattr(found, "reason", None) == reason
+    assert isinstance(found, Support) is (reason is not None)
+    assert not installed["_moe_C::moe_wna16_marlin_gemm"].calls
+
+
+def test_no_tokens(weights, installed):
+    inputs = inputs_of(weights, 1)
+    nothing = Routing(topk_ids=np.zeros((0, 2), dtype=np.int32), topk_weights=np.zeros((0, 2), dtype=np.float32))
+    empty = type(inputs)(
+        weights=weights,
+        x=inputs.x[:0],
+        topk_ids=inputs.topk_ids[:0],
+        topk_weights=inputs.topk_weights[:0],
+        routing=nothing,
+    )
+    found = registry.prepare("marlin_moe", empty, STABLE)
+    assert found == Support.no("needs at least 1 token, found 0")
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"alignment": "best"}, "params.alignment: expected one of native, stable, found 'best'"),
+        (
+            {"alignment": "native", "w2_thread_k": 64},
+            "params: expected all or none of w2_thread_k, w2_thread_n, w2_blocks_per_sm, found 1 of them",
+        ),
+    ],
+)
+def test_parameters_that_no_layer_could_use(weights, installed, params, message):
+    with pytest.raises(DataError) as caught:
+        registry.prepare("marlin_moe", inputs_of(weights, 1), params)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ((64, 64, 1), "w13: needs a tile of 128 x 128, 64 x 128, 128 x 64 in blocks of 8 rows, found 64 x 64"),
+        (
+            (128, 128, 5),
+            "w13: needs up to 4 CUDA blocks per SM within 232448 bytes of shared memory, found 5 of 261120 bytes",
+        ),
+    ],
+)
+def test_configurations_that_do_not_fit(weights, installed, shape, reason):
+    names = ("w13_thread_k", "w13_thread_n", "w13_blocks_per_sm")
+    found = registry.prepare("marlin_moe", inputs_of(weights, 1), {**NATIVE, **dict(zip(names, shape, strict=True))})
+    assert found == Support.no(reason)
+
+
+def test_search_space(weights, installed):
+    tried = list(registry.search_space("marlin_moe", inputs_of(weights, 1)))
+    assert len(tried) == 12 * 12
+    assert tried[0] == {
+        "alignment": "native",
+        "w13_thread_k": 128,
+        "w13_thread_n": 128,
+        "w13_blocks_per_sm": 1,
+        "w2_thread_k": 128,
+        "w2_thread_n": 128,
+        "w2_blocks_per_sm": 1,
+    }
+    assert all(registry.param_problems("marlin_moe", params) == () for params in tried)
+    prepared(inputs_of(weights, 1), tried[-1])
