@@ -206,6 +206,14 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=("fixture/mxfp8.py", "kernels/expert_centric_stages.py", *_EXPERT_CENTRIC_SOURCES),
             params={"stage": Param(kind=str, required=True), **_EXPERT_CENTRIC_PARAMS},
         ),
+        "vllm_fused_experts": KernelEntry(
+            module="benchkit.kernels.vllm_fused",
+            function="prepare",
+            clock="cuda-event",
+            fixture="moe",
+            sources=("kernels/vllm_fused.py", "kernels/vllm_ops.py", _WARP_DECODE_LAYER),
+            packages=("vllm",),
+        ),
         "wd_literal": KernelEntry(
             module="benchkit.kernels.warp_decode.literal",
             function="prepare",
