@@ -1,0 +1,144 @@
+"""The kernels of ``moe_decode`` as arms: repacked once per layer at preparation, tiles from the protocol.
+
+Rules:
+1. ``wd_bf16`` reads the fixture's weights as they lie; the others hold a repacked copy of every weight copy, made once and shared by all points.
+2. Everything is refused at preparation, repeated and invalid ids among it (``benchkit.kernels.warp_decode.layer``).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from benchkit.fixture.layer import MoeInputs, MoeWeights
+from benchkit.kernels.contract import Params, PreparedArm, Support
+from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles, as_params, parse_tiles
+from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
+from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, up
+from benchkit.kernels.warp_decode.layer import Buffers, prepared_arm, refusal
+from benchkit.kernels.warp_decode.pack import DecodeWeights, checkpoint_bf16, pack_bf16, pack_mxfp8
+
+Pack = Callable[[MoeWeights], DecodeWeights]
+
+_PACKS: Mapping[str, Pack] = {
+    "bf16": lambda weights: checkpoint_bf16(weights.w13[0], weights.w2[0]),
+    "bf16-packed": lambda weights: pack_bf16(weights.w13[0], weights.w2[0]),
+    "mxfp8-packed": lambda weights: pack_mxfp8(
+        weights.w13[0], weights.w13_scale[0], weights.w2[0], weights.w2_scale[0]
+    ),
+}
+_ROWS = 16  # of a weight tile
+_packed: WeakIdKeyDictionary = WeakIdKeyDictionary()  # w13 of copy 0 -> layout -> one DecodeWeights a copy
+
+
+def prepare_bf16(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
+    """bf16 in the checkpoint layout; ``parse_tiles`` says what it takes."""
+    return _prepare(inputs, params, "bf16")
+
+
+def prepare_bf16_packed(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
+    """bf16 repacked; ``parse_tiles`` says what it takes."""
+    return _prepare(inputs, params, "bf16-packed")
+
+
+def prepare_mxfp8(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
+    """MXFP8 repacked; ``parse_tiles`` says what it takes."""
+    return _prepare(inputs, params, "mxfp8-packed")
+
+
+def space_bf16(inputs: MoeInputs) -> Iterator[Params]:
+    """The tiles that are worth a try for bf16 in the checkpoint layout."""
+    return _space("bf16", inputs.tokens)
+
+
+def space_bf16_packed(inputs: MoeInputs) -> Iterator[Params]:
+    """The tiles that are worth a try for repacked bf16."""
+    return _space("bf16-packed", inputs.tokens)
+
+
+def space_mxfp8(inputs: MoeInputs) -> Iterator[Params]:
+    """The tiles that are worth a try for MXFP8."""
+    return _space("mxfp8-packed", inputs.tokens)
+
+
+def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Support:
+    weights, device = inputs.weights, inputs.x.device
+    if device.type != "cuda":
+        return Support.no(f"needs a layer on a GPU, found it on {device}")
+    if weights.weight_format != LAYOUTS[layout].weight_format:
+        return Support.no(f"needs {LAYOUTS[layout].weight_format} weights, found {weights.weight_format}")
+    properties = torch.cuda.get_device_properties(device)
+    capability = (properties.major, properties.minor)
+    if capability < (9, 0):
+        return Support.no(f"needs compute capability 9.0 (bulk copies), found {capability[0]}.{capability[1]}")
+    problem = refusal(inputs, rows_per_cta=_ROWS, capability=capability)
+    if problem is not None:
+        return Support.no(problem)
+    tiles, limits = parse_tiles(params), device_limits(device.index)
+    shape = LayerShape(
+        experts=weights.experts,
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        top_k=inputs.top_k,
+        layout=layout,
+        x_bf16=inputs.x.dtype is torch.bfloat16,
+    )
+    problem = fit_problem(shape, tiles, inputs.tokens, limits)
+    if problem is not None:
+        return Support.no(problem)
+    return _arm(inputs, tiles, packed_copies(weights, layout))
+
+
+def packed_copies(weights: MoeWeights, layout: str) -> tuple[DecodeWeights, ...]:
+    """Every copy of the layer in ``layout``; repacked once, the copies are equal."""
+    known = _packed.setdefault(weights.w13[0], {})
+    if layout not in known:
+        if layout == "bf16":
+            known[layout] = tuple(checkpoint_bf16(*pair) for pair in zip(weights.w13, weights.w2, strict=True))
+        else:
+            first = _PACKS[layout](weights)
+            known[layout] = (first, *(first.copy() for _ in range(weights.copies - 1)))
+    copies: tuple[DecodeWeights, ...] = known[layout]
+    return copies
+
+
+def _arm(inputs: MoeInputs, tiles: Tiles, copies: tuple[DecodeWeights, ...]) -> PreparedArm:
+    x = inputs.x
+    kernels = decode_kernels(shape_of(copies[0], inputs.top_k, x.dtype), tiles, x.device.index)
+    buffers = Buffers(h=scratch(copies[0], inputs.tokens * inputs.top_k), output=torch.empty_like(x))
+    prepared = [
+        launches(kernels, x, weights, inputs.topk_ids, inputs.topk_weights, buffers.h, buffers.output)
+        for weights in copies
+    ]
+    held = (inputs, buffers, copies)  # what the launches point to lives as long as the call does
+
+    def call(copy: int, _held: object = held) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for launch in prepared[copy]:
+            launch(stream)
+
+    names = zip((GATE_UP, DOWN), kernels.sha256, strict=True)
+    return prepared_arm(inputs, buffers, call, {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in names})
+
+
+def _space(layout: str, tokens: int) -> Iterator[Params]:
+    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens."""
+    most = LAYOUTS[layout].paired
+    bf16 = LAYOUTS[layout].weight_format == "bf16"
+    ups = [up(1, 2, 1, flush, 2) for flush in (2, 4)] + [up(1, 3, 1, 2, 2), up(1, 2, most, 4, 2)]
+    downs = [down(1, 2, 1, 1, 1, warps, 0) for warps in (12, 9)] + [down(1, 2, most, 2, 2, 12, 1)]
+    if tokens <= 4 and not bf16:
+        ups.append(up(1, 4, 1, 4, 2))
+        downs += [down(1, 1, 1, 1, 1, 21, 0), down(1, 2, 1, 1, 1, 15, 0)]
+    if tokens > 8:
+        ups += [up(2, 2, 1, 1, 2), up(2, 2, most, 2, 2), up(4, 3, 1, 2, 1)]
+        downs += [down(2, 2, 1, 1, 1, 12, 0), down(2, 2, most, 2, 2, 12, 0), down(4, 3, 1, 1, 1, 8, 0)]
+    seen: set[str] = set()
+    for first in ups:
+        for second in downs:
+            tiles = as_params(Tiles(up=first, down=second, chains=2 if layout == "awq-packed" and first.groups == 1 else 1))
+            if str(tiles) not in seen:
+                seen.add(str(tiles))
+                yield tiles
+    yield from (params for params in (as_params(tiles) for _, tiles in TABLE[layout]) if str(params) not in seen)

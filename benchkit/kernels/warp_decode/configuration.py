@@ -1,0 +1,292 @@
+"""What is open in the two kernels of ``moe_decode``: a layer's shape, the tiles, and the shared memory that they need. No torch.
+
+Rules:
+1. A layer is refused with one sentence (needed, found); parameters outside their range are a DataError.
+2. Everything here is compiled in, except the number of tokens: one build serves all batches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from benchkit.errors import DataError
+from benchkit.kernels.contract import Params
+
+TILE_ROWS, TILE_K, GROUP = 16, 256, 8
+MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
+_LARGEST_CLUSTER = 8  # what every device takes
+_SM_THREADS = 1536  # of every device with compute capability 9.0 and more
+_RESERVED = 1024  # bytes of shared memory that the driver keeps of a CTA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the kernels find weights: the source file with the macros of the format, and bytes of a staged part and of a tile.
+
+    Parameters
+    ----------
+    weight_format:
+        Name of the checkpoint format (benchkit.fixture.weights).
+    parts:
+        Stages of a tile of 16 rows x 256 columns.
+    paired:
+        Row tiles that stand side by side in storage; the most that one stage takes.
+    multiple:
+        What hidden and intermediate are multiples of.
+    """
+
+    weight_format: str
+    source: str
+    macros: tuple[tuple[str, int], ...]
+    parts: int
+    stage_bytes: int
+    tile_bytes: int
+    paired: int
+    multiple: int
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "bf16": Layout(
+        weight_format="bf16",
+        source="format_bf16.cu",
+        macros=(("CHECKPOINT", 1),),
+        parts=2,
+        stage_bytes=16 * 320,
+        tile_bytes=8192,
+        paired=1,
+        multiple=MULTIPLE,
+    ),
+    "bf16-packed": Layout(
+        weight_format="bf16",
+        source="format_bf16.cu",
+        macros=(("CHECKPOINT", 0),),
+        parts=2,
+        stage_bytes=4096,
+        tile_bytes=8192,
+        paired=1,
+        multiple=MULTIPLE,
+    ),
+    "mxfp8-packed": Layout(
+        weight_format="mxfp8",
+        source="format_mxfp8.cu",
+        macros=(),
+        parts=1,
+        stage_bytes=4224,
+        tile_bytes=4224,
+        paired=1,
+        multiple=MULTIPLE,
+    ),
+    "awq-packed": Layout(
+        weight_format="awq-int4-g128",
+        source="format_awq.cu",
+        macros=(),
+        parts=1,
+        stage_bytes=2176,
+        tile_bytes=2176,
+        paired=2,
+        multiple=128,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """What is compiled in of a layer; ``x_bf16``: x and the output are bf16, else fp16."""
+
+    experts: int
+    hidden: int
+    intermediate: int
+    top_k: int
+    layout: str
+    x_bf16: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpTiles:
+    """Gate/up: gate_up.cu says what each of them is.
+
+    Parameters
+    ----------
+    groups:
+        Groups of 8 tokens for which a staged tile is decoded once: 1, 2 or 4.
+    stages, tiles:
+        Stages of a warp's ring, row tiles of a stage.
+    flush:
+        Row tiles between two meetings of the warps.
+    ctas_per_sm:
+        CTAs that an SM gets: the grid, the registers that a thread may use, and through shared memory the most that fit.
+    """
+
+    groups: int
+    stages: int
+    tiles: int
+    flush: int
+    ctas_per_sm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownTiles:
+    """Down: down.cu says what each of them is.
+
+    Parameters
+    ----------
+    groups, stages, tiles:
+        As in ``UpTiles``.
+    row_tiles, cluster, warps:
+        A cluster of ``cluster`` CTAs of ``warps`` warps owns 16 x ``row_tiles`` rows of the output.
+    prefetch:
+        Tasks whose h is loaded ahead: 0, 1 or 2.
+    ctas_per_sm:
+        The most CTAs that fit an SM: with one, none lands beside another while gate/up drains.
+    """
+
+    groups: int
+    stages: int
+    tiles: int
+    row_tiles: int
+    cluster: int
+    warps: int
+    prefetch: int
+    ctas_per_sm: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Both kernels. ``chains``: independent sums of an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
+
+    up: UpTiles
+    down: DownTiles
+    chains: int = 1
+    launch_pdl: bool = True
+
+
+_ALLOWED: Mapping[str, tuple[int, ...]] = {
+    "groups": (1, 2, 4),
+    "stages": tuple(range(1, 33)),
+    "tiles": (1, 2),
+    "flush": (1, 2, 4, 8),
+    "row_tiles": (1, 2, 4),
+    "cluster": (1, 2, 4, _LARGEST_CLUSTER),
+    "warps": tuple(range(1, 33)),
+    "prefetch": (0, 1, 2),
+    "ctas_per_sm": tuple(range(1, 17)),
+    "chains": (1, 2),
+}
+
+
+def parse_tiles(params: Params) -> Tiles:
+    """``up_*`` and ``down_*`` with the fields of ``UpTiles`` and ``DownTiles``, optionally ``chains`` and ``launch_pdl``."""
+    up = UpTiles(**{each.name: _integer(params, "up_", each.name) for each in fields(UpTiles)})
+    down = DownTiles(**{each.name: _integer(params, "down_", each.name) for each in fields(DownTiles)})
+    if up.flush % up.tiles:
+        raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
+    if down.row_tiles % down.tiles:
+        raise DataError(f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}")
+    pdl = params.get("launch_pdl", True)
+    if not isinstance(pdl, bool):
+        raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
+    chains = _integer(params, "", "chains") if "chains" in params else 1
+    return Tiles(up=up, down=down, chains=chains, launch_pdl=pdl)
+
+
+def as_params(tiles: Tiles) -> dict[str, str | int | bool]:
+    """The inverse of ``parse_tiles``; ``chains`` only where it is not 1."""
+    params: dict[str, str | int | bool] = {}
+    for prefix, part in (("up_", tiles.up), ("down_", tiles.down)):
+        params |= {prefix + each.name: getattr(part, each.name) for each in fields(part)}
+    if tiles.chains != 1:
+        params["chains"] = tiles.chains
+    return {**params, "launch_pdl": tiles.launch_pdl}
+
+
+def _integer(params: Params, prefix: str, name: str) -> int:
+    value, allowed = params.get(prefix + name), _ALLOWED[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
+        whole = allowed == tuple(range(allowed[0], allowed[-1] + 1))
+        expected = f"an integer from {allowed[0]} to {allowed[-1]}" if whole else f"one of {', '.join(map(str, allowed))}"
+        raise DataError(f"params.{prefix}{name}: expected {expected}, found {value!r}")
+    return value
+
+
+def shape_problem(shape: LayerShape, tokens: int) -> str | None:
+    """Why the kernels do not take this layer and number of tokens, or None."""
+    layout = LAYOUTS[shape.layout]
+    for name, size in (("hidden", shape.hidden), ("intermediate", shape.intermediate)):
+        if size < 1 or size % layout.multiple:
+            return f"{shape.layout} needs {name} to be a multiple of {layout.multiple}, found {size}"
+    for name, size, most in (
+        ("tokens", tokens, MAX_TOKENS),
+        ("experts", shape.experts, MAX_EXPERTS),
+        ("top_k", shape.top_k, min(MAX_TOP_K, shape.experts)),
+    ):
+        if not 1 <= size <= most:
+            return f"needs {name} from 1 to {most}, found {size}"
+    if not shape.x_bf16 and layout.weight_format == "bf16":
+        return "needs x in bf16 beside bf16 weights, found fp16"
+    return None
+
+
+def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_bytes: int) -> str | None:
+    """Why these tiles do not fit this layer on a device with ``sm_bytes`` of shared memory, ``cta_bytes`` at most in a CTA, or None."""
+    layout = LAYOUTS[shape.layout]
+    for name, count in (("up_tiles", tiles.up.tiles), ("down_tiles", tiles.down.tiles)):
+        if count > layout.paired:
+            return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
+    if shape.hidden % (TILE_ROWS * tiles.down.row_tiles):
+        return f"needs hidden to be a multiple of {TILE_ROWS * tiles.down.row_tiles} (rows of a CTA), found {shape.hidden}"
+    if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
+        return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
+    threads = {"up": up_warps(shape) * 32, "down": tiles.down.warps * 32}
+    for name, ctas in (("up", tiles.up.ctas_per_sm), ("down", tiles.down.ctas_per_sm)):
+        if threads[name] * ctas > _SM_THREADS:
+            return f"needs at most {_SM_THREADS} threads of an SM for {name}, found {threads[name]} x {ctas}"
+    for name, needed in (("up", up_shared_bytes(shape, tiles.up, tokens)), ("down", down_shared_bytes(shape, tiles.down, tokens))):
+        if needed > cta_bytes:
+            return f"needs at most {cta_bytes} bytes of shared memory in a CTA for {name}, found {needed}"
+    ctas = tiles.up.ctas_per_sm
+    if ctas * (up_shared_bytes(shape, tiles.up, tokens) + _RESERVED) > sm_bytes:
+        return f"needs {ctas} CTAs of gate/up in the {sm_bytes} bytes of an SM, found {up_shared_bytes(shape, tiles.up, tokens)} bytes each"
+    return None
+
+
+def up_blocks(shape: LayerShape) -> int:
+    """Blocks of 256 columns of gate/up."""
+    return -(-shape.hidden // TILE_K)
+
+
+def up_warps(shape: LayerShape) -> int:
+    """Warps of a CTA of gate/up: at most 8, each with as many blocks of columns."""
+    passes = -(-up_blocks(shape) // 8)
+    return -(-up_blocks(shape) // passes)
+
+
+def up_shared_bytes(shape: LayerShape, tiles: UpTiles, tokens: int) -> int:
+    """Dynamic shared memory that a CTA of gate/up uses."""
+    warps = up_warps(shape)
+    ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
+    sums = 2 * warps * tiles.flush * tiles.groups * 32 * 16
+    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups, weighted=False)
+
+
+def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
+    """Dynamic shared memory that a CTA of down uses."""
+    ring = tiles.warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
+    parts = tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
+    return ring + max(parts, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups, weighted=True)
+
+
+def mask_bytes(shape: LayerShape, tokens: int) -> int:
+    """A bit for each token and expert, tokens in words of 32; a multiple of 16."""
+    return -(-(-(-tokens // 32) * shape.experts * 4) // 16) * 16
+
+
+def list_bytes(shape: LayerShape, tokens: int, groups: int, *, weighted: bool) -> int:
+    """The routing lists of a CTA (frame.cu, Lists::bytes)."""
+    pairs = tokens * shape.top_k
+    entries = min(pairs, min(pairs, shape.experts) + pairs // (groups * GROUP))
+    return entries * 8 + (4 * pairs if weighted else 0) + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
+
+
+def launched_bytes(needed: int, ctas_per_sm: int, *, sm_bytes: int, cta_bytes: int) -> int:
+    """``needed``, raised so that no more than ``ctas_per_sm`` CTAs fit an SM."""
+    crowding = sm_bytes // (ctas_per_sm + 1) - _RESERVED + 1
+    return min(max(needed, -(-crowding // 128) * 128), cta_bytes)

@@ -1,0 +1,121 @@
+"""Which tiles ``moe_decode`` takes: a table by layout and number of tokens, found by ``benchkit tune`` on an H200 and locked by value here.
+
+Rules:
+1. A row holds for all numbers of tokens up to its own, and above those of the row before. The last row reaches 512.
+2. Other devices and other layer shapes take the same rows; where those do not fit, ``fitted`` takes less of what costs shared memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from benchkit.kernels.warp_decode.configuration import (
+
+    TILE_ROWS,
+    DownTiles,
+    LayerShape,
+    Tiles,
+    UpTiles,
+    tiles_problem,
+    up_warps,
+)
+
+TUNED_WARPS = 8  # of a CTA of gate/up in the layer that was tuned (hidden 2048)
+Row = tuple[int, Tiles]
+
+
+def up(groups: int, stages: int, tiles: int, flush: int, ctas_per_sm: int) -> UpTiles:
+    """``UpTiles`` by position."""
+    return UpTiles(groups=groups, stages=stages, tiles=tiles, flush=flush, ctas_per_sm=ctas_per_sm)
+
+
+def down(groups: int, stages: int, tiles: int, row_tiles: int, cluster: int, warps: int, prefetch: int) -> DownTiles:
+    """``DownTiles`` by position, one CTA an SM."""
+    return DownTiles(
+        groups=groups,
+        stages=stages,
+        tiles=tiles,
+        row_tiles=row_tiles,
+        cluster=cluster,
+        warps=warps,
+        prefetch=prefetch,
+        ctas_per_sm=1,
+    )
+
+
+def _rows(*rows: tuple[int, UpTiles, DownTiles, int]) -> tuple[Row, ...]:
+    return tuple((tokens, Tiles(up=first, down=second, chains=chains)) for tokens, first, second, chains in rows)
+
+
+TABLE: Mapping[str, tuple[Row, ...]] = {
+    "bf16": _rows(
+        (16, up(1, 2, 1, 2, 2), down(1, 2, 1, 1, 1, 12, 0), 1),
+        (64, up(2, 2, 1, 1, 2), down(2, 2, 1, 1, 1, 12, 0), 1),
+        (128, up(4, 3, 1, 2, 1), down(2, 2, 1, 1, 1, 9, 0), 1),
+        (256, up(4, 3, 1, 2, 1), down(4, 3, 1, 1, 1, 6, 0), 1),
+        (512, up(4, 3, 1, 2, 1), down(4, 5, 1, 1, 1, 3, 0), 1),
+    ),
+    "bf16-packed": _rows(
+        (16, up(1, 2, 1, 4, 2), down(1, 2, 1, 1, 1, 12, 0), 1),
+        (64, up(2, 2, 1, 2, 2), down(2, 2, 1, 1, 1, 12, 0), 1),
+        (128, up(4, 4, 1, 2, 1), down(2, 2, 1, 1, 1, 9, 0), 1),
+        (256, up(4, 4, 1, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
+        (512, up(4, 4, 1, 2, 1), down(4, 6, 1, 1, 1, 3, 0), 1),
+    ),
+    "mxfp8-packed": _rows(
+        (64, up(1, 2, 1, 4, 2), down(1, 2, 1, 1, 1, 12, 0), 1),
+        (128, up(2, 2, 1, 2, 2), down(2, 2, 1, 1, 1, 9, 0), 1),
+        (256, up(4, 4, 1, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
+        (512, up(4, 4, 1, 2, 1), down(4, 6, 1, 1, 1, 3, 0), 1),
+    ),
+    "awq-packed": _rows(
+        (2, up(1, 4, 1, 4, 2), down(1, 1, 1, 1, 1, 21, 0), 1),
+        (4, up(1, 2, 2, 4, 2), down(1, 1, 1, 1, 1, 21, 0), 2),
+        (64, up(1, 2, 2, 4, 2), down(1, 2, 2, 2, 2, 12, 1), 2),
+        (128, up(2, 2, 2, 2, 2), down(2, 2, 2, 2, 2, 6, 0), 1),
+        (256, up(4, 3, 2, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
+        (512, up(4, 3, 2, 2, 1), down(4, 8, 1, 1, 1, 3, 0), 1),
+    ),
+}
+
+
+def tiles_for(shape: LayerShape, tokens: int, *, sm_bytes: int, cta_bytes: int) -> Tiles | None:
+    """The table's tiles for this layer and number of tokens, made to fit the device; None where nothing fits."""
+    rows = TABLE[shape.layout]
+    chosen = next((tiles for most, tiles in rows if tokens <= most), rows[-1][1])
+    return fitted(shape, chosen, tokens, sm_bytes=sm_bytes, cta_bytes=cta_bytes)
+
+
+def fitted(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_bytes: int) -> Tiles | None:
+    """``tiles`` with as much less of warps, stages and CTAs as the layer and the device ask for; None where nothing fits."""
+    return next(
+        (each for each in _smaller(shape, tiles) if tiles_problem(shape, each, tokens, sm_bytes=sm_bytes, cta_bytes=cta_bytes) is None),
+        None,
+    )
+
+
+def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
+    ctas = max(1, tiles.up.ctas_per_sm * TUNED_WARPS // up_warps(shape))
+    rows = tiles.down.row_tiles if shape.hidden % (TILE_ROWS * tiles.down.row_tiles) == 0 else 1
+    first = replace(
+        tiles,
+        up=replace(tiles.up, ctas_per_sm=min(16, ctas)),
+        down=replace(tiles.down, row_tiles=rows, tiles=min(tiles.down.tiles, rows)),
+    )
+    ups = [first.up]
+    while ups[-1].ctas_per_sm > 1:
+        ups.append(replace(ups[-1], ctas_per_sm=ups[-1].ctas_per_sm - 1))
+    while ups[-1].stages > 1:
+        ups.append(replace(ups[-1], stages=ups[-1].stages - 1))
+    while ups[-1].groups > 1:
+        ups.append(replace(ups[-1], groups=ups[-1].groups // 2))
+    downs = [first.down]
+    while downs[-1].warps > 1:
+        downs.append(replace(downs[-1], warps=downs[-1].warps - 1))
+    while downs[-1].stages > 1:
+        downs.append(replace(downs[-1], stages=downs[-1].stages - 1))
+    yield first
+    for pair_down in downs:
+        for pair_up in ups:
+            yield replace(first, up=pair_up, down=pair_down)
+
+

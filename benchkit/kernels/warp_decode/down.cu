@@ -1,0 +1,150 @@
+// Kernel 2: y[token] = sum over the token's pairs of routing weight * (w2 . h[pair]).
+//
+// A cluster of DOWN_CLUSTER CTAs owns 16 * DOWN_ROW_TILES rows of the output for all tokens. Its work is the list of (entry, block of
+// 256 columns), dealt to the warps of the cluster in turn. Every warp adds into a tile of y of its own in shared memory; at the end
+// the tiles are added in the order of the warps, then of the CTAs. The first weights are on their way before kernel 1 has ended.
+//
+// Macros: DOWN_GROUPS (tokens of an entry / 8), DOWN_STAGES, DOWN_TILES (row tiles of a stage), DOWN_ROW_TILES, DOWN_CLUSTER, DOWN_WARPS,
+// DOWN_PREFETCH (tasks whose h is loaded ahead, 0 to 2), DOWN_CTAS_PER_SM.
+constexpr int DOWN_THREADS = DOWN_WARPS * LANES;
+constexpr int DOWN_ROWS = DOWN_ROW_TILES * TILE_ROWS;
+constexpr int DOWN_STAGE_BYTES = Format::STAGE_BYTES * DOWN_TILES;
+constexpr int DOWN_RING_BYTES = DOWN_WARPS * DOWN_STAGES * DOWN_STAGE_BYTES;
+constexpr int DOWN_BAR_BYTES = DOWN_WARPS * DOWN_STAGES * 8;
+
+static __device__ __forceinline__ u16 to_output(float v) { return X_BF16 ? to_bf16(v) : to_fp16(v); }
+static __device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// A float of another CTA of the cluster, at the same place of its shared memory.
+static __device__ __forceinline__ float peer_float(const float* at, int rank) {
+    u32 there;
+    float v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(DOWN_THREADS, DOWN_CTAS_PER_SM)
+warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routing, u16* y, int tokens) {
+    extern __shared__ __align__(128) u8 memory[];
+    const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
+    const int rank = blockIdx.x % DOWN_CLUSTER, row_block = blockIdx.x / DOWN_CLUSTER;
+    float* parts = (float*)(memory + DOWN_RING_BYTES);
+    const int part_size = tokens * DOWN_ROWS;  // of a warp
+    const int over = max(DOWN_WARPS * part_size * 4, mask_bytes(tokens));  // the masks lie over the parts
+    u8* bars = memory + DOWN_RING_BYTES + over;
+    using DownLists = Lists<DOWN_THREADS, DOWN_GROUPS * GROUP, true>;
+    if (thread == 0 && DOWN_RING_BYTES + over + DOWN_BAR_BYTES + DownLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("down was launched with too little shared memory");
+    DownLists lists(bars + DOWN_BAR_BYTES, (u8*)parts, ids, routing, tokens);
+    Ring<DOWN_STAGES, DOWN_STAGE_BYTES> ring(memory + warp * DOWN_STAGES * DOWN_STAGE_BYTES, bars + warp * DOWN_STAGES * 8, lane);
+    lists.clear(thread);
+    __syncthreads();
+    start_successor();
+    lists.build_entries(thread);  // ids, routing weights and expert weights are not written by kernel 1
+
+    constexpr int STEP = DOWN_WARPS * DOWN_CLUSTER;
+    const int tasks = *lists.length * DOWN_BLOCKS, own = warp * DOWN_CLUSTER + rank;
+    const bool producer = lane < Format::PRODUCERS;
+    int ahead = own, ahead_tile = 0, ahead_part = 0;
+    auto issue = [&]() {
+        const int entry = ahead / DOWN_BLOCKS;
+        Format::issue<false>(ring, w2, lists.entries[entry].expert, row_block * DOWN_ROW_TILES + ahead_tile, ahead - entry * DOWN_BLOCKS, ahead_part, DOWN_TILES, lane);
+        if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
+        ahead_part = 0;
+        ahead_tile += DOWN_TILES;
+        if (ahead_tile < DOWN_ROW_TILES) return;
+        ahead_tile = 0;
+        ahead += STEP;
+    };
+#pragma unroll 1  // ptxas 13.0.88 unrolls this wrongly with 3 stages and 2 parts: the step is added twice
+    for (int i = 0; i < DOWN_STAGES && producer && ahead < tasks; i++) issue();
+    lists.build_pairs(thread);
+    float* mine = parts + warp * part_size;
+    for (int i = lane; i < part_size; i += LANES) mine[i] = 0.0f;
+    __syncwarp();
+    wait_for_predecessor();  // h, and the right to write y
+
+    auto load = [&](int task, u32 (&x)[DOWN_GROUPS][WORDS]) {
+        if (task >= tasks) return;
+        const int entry = task / DOWN_BLOCKS, block = task - entry * DOWN_BLOCKS;
+        const int limit = INTERMEDIATE % TILE_K == 0 ? TILE_K : INTERMEDIATE - block * TILE_K;
+        const u16* first = h + (i64)lists.entries[entry].first * INTERMEDIATE + block * TILE_K;
+        load_inputs<DOWN_GROUPS, false, Format>(x, lists.entries[entry].count, limit, lane, [&](int i) { return first + i * INTERMEDIATE; });
+    };
+    auto process = [&](int task, const u32 (&x)[DOWN_GROUPS][WORDS]) {
+        const int entry = task / DOWN_BLOCKS, block = task - entry * DOWN_BLOCKS;
+        const int limit = INTERMEDIATE % TILE_K == 0 ? TILE_K : INTERMEDIATE - block * TILE_K;
+        const int count = lists.entries[entry].count, pair = lists.entries[entry].first;
+        float sums[DOWN_GROUPS][2][2] = {};
+        sum_inputs<DOWN_GROUPS, Format>(x, count, sums);
+        float* at[DOWN_GROUPS][2];  // the lane's two tokens of each group: where their rows are, and their weights
+        float share[DOWN_GROUPS][2];
+#pragma unroll
+        for (int n = 0; n < DOWN_GROUPS; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int column = n * GROUP + lane % 4 * 2 + i, from = pair + (column < count ? column : 0);
+                at[n][i] = mine + lists.tokens[from] * DOWN_ROWS + lane / 4;
+                share[n][i] = lists.weights[from];
+            }
+#pragma unroll
+        for (int tile = 0; tile < DOWN_ROW_TILES; tile += DOWN_TILES) {
+            float out[DOWN_TILES][DOWN_GROUPS][4] = {};
+#pragma unroll
+            for (int part = 0; part < Format::PARTS; part++) {
+                const u8* stage = ring.wait();
+#pragma unroll
+                for (int k = 0; k < DOWN_TILES; k++) multiply<DOWN_GROUPS, Format>(stage + k * Format::TILE_BYTES, part, lane, limit, count, x, sums, out[k]);
+                __syncwarp();
+                if (producer && ahead < tasks) issue();
+                ring.read_one();
+            }
+#pragma unroll
+            for (int k = 0; k < DOWN_TILES; k++)
+#pragma unroll
+                for (int n = 0; n < DOWN_GROUPS; n++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+                        if (n * GROUP + lane % 4 * 2 + i < count) {
+                            at[n][i][(tile + k) * TILE_ROWS] += share[n][i] * out[k][n][i];
+                            at[n][i][(tile + k) * TILE_ROWS + 8] += share[n][i] * out[k][n][2 + i];
+                        }
+        }
+        __syncwarp();
+    };
+    u32 x[DOWN_PREFETCH + 1][DOWN_GROUPS][WORDS];
+#pragma unroll
+    for (int d = 0; d < DOWN_PREFETCH; d++) load(own + d * STEP, x[d]);
+#pragma unroll 1
+    for (int task = own; task < tasks; task += (DOWN_PREFETCH + 1) * STEP) {
+#pragma unroll
+        for (int d = 0; d <= DOWN_PREFETCH; d++) {
+            const int now = task + d * STEP;
+            if (now >= tasks) break;
+            load(now + DOWN_PREFETCH * STEP, x[(d + DOWN_PREFETCH) % (DOWN_PREFETCH + 1)]);
+            process(now, x[d]);
+        }
+    }
+
+    __syncthreads();
+    for (int i = thread; i < part_size; i += DOWN_THREADS) {
+        float total = parts[i];
+#pragma unroll
+        for (int w = 1; w < DOWN_WARPS; w++) total += parts[w * part_size + i];
+        if (DOWN_CLUSTER == 1) y[(i64)(i / DOWN_ROWS) * HIDDEN + row_block * DOWN_ROWS + i % DOWN_ROWS] = to_output(total);
+        else parts[i] = total;
+    }
+    if (DOWN_CLUSTER > 1) {
+        constexpr int SHARE = DOWN_ROWS / DOWN_CLUSTER;  // rows that this CTA writes
+        cluster_barrier();
+        for (int i = thread; i < tokens * SHARE; i += DOWN_THREADS) {
+            const int token = i / SHARE, row = rank * SHARE + i % SHARE;
+            float total = 0.0f;
+#pragma unroll
+            for (int c = 0; c < DOWN_CLUSTER; c++) total += peer_float(parts + token * DOWN_ROWS + row, c);
+            y[(i64)token * HIDDEN + row_block * DOWN_ROWS + row] = to_output(total);
+        }
+        cluster_barrier();  // no CTA ends while another reads its memory
+    }
+}

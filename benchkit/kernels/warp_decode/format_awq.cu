@@ -1,0 +1,87 @@
+// AWQ: 4-bit weights (q - z) * s with an fp16 scale and a 4-bit zero point per 128 columns; products in fp16, sums in fp32.
+//
+// A tile is 2048 bytes of weights, 64 of scales [row % 8][group][row / 8], 16 of zero points [row % 8][group] (row g in the low nibble)
+// and 48 of padding: 2176 bytes, so that stages stay 128-byte aligned. Two row tiles stand side by side in storage.
+// A word is the 8 weights of one lane and mma, placed so that an AND and an OR make fp16 of them: 256 + q in rows g, 16 + q in rows
+// g + 8; no weight is rounded. The sums start at -(256 + z) or -(16 + z) times the sum of the inputs, which mma with ones yield.
+struct Format {
+    static constexpr int PARTS = 1, WEIGHT_BYTES = TILE_ROWS * TILE_K / 2, SCALES = WEIGHT_BYTES, ZEROS = SCALES + 64;
+    static constexpr int TILE_BYTES = WEIGHT_BYTES + 128, STAGE_BYTES = TILE_BYTES;
+    static constexpr int PAIRED = 2, PRODUCERS = 1;
+    static constexpr bool NEEDS_SUMS = true;
+    static constexpr u32 ONES = 0x3c003c00u;
+
+    static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }
+    static __device__ __forceinline__ u16 intermediate(float v) { return to_fp16(v); }
+    template <u32 MASK, u32 MAGIC> static __device__ __forceinline__ u32 and_or(u32 v) {
+        u32 r;
+        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "n"(MASK), "n"(MAGIC));  // (v & MASK) | MAGIC
+        return r;
+    }
+
+    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int, int tiles, int) {
+        constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
+        const i64 at = (((i64)expert * (TILES / PAIRED) + tile / PAIRED) * BLOCKS + block) * PAIRED + tile % PAIRED;
+        ring.expect(tiles * TILE_BYTES);
+        ring.copy(0, weights + at * TILE_BYTES, tiles * TILE_BYTES);
+        ring.filled_one();
+    }
+    // Per group of 128 columns the sums of the inputs of tokens 2t and 2t + 1.
+    static __device__ __forceinline__ void sum_inputs(const u32 (&x)[WORDS], float (&sums)[2][2]) {
+        float c[2][2][4] = {};  // four chains
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) mma_fp16(c[q / 2][q % 2], ONES, ONES, ONES, ONES, x[2 * (4 * q + m)], x[2 * (4 * q + m) + 1]);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            sums[r][0] = c[r][0][0] + c[r][1][0];
+            sums[r][1] = c[r][0][1] + c[r][1][1];
+        }
+    }
+    template <int ACTIVE, int GROUPS>
+    static __device__ __forceinline__ void multiply(const u8* tile, int, int lane, int, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {
+        constexpr int CHAINS = ACTIVE == 1 ? AWQ_CHAINS : 1;  // of one group: two are shorter, with several token groups one is enough
+        const uint2 scales = *(const uint2*)(tile + SCALES + lane / 4 * 8);
+        const u32 zeros = *(const u16*)(tile + ZEROS + lane / 4 * 2);
+        float c[ACTIVE][2][CHAINS][4] = {};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {  // 256 + z and 16 + z, put together as fp32
+            const float low = __uint_as_float(0x43800000u | (zeros >> 8 * r & 15) << 15);
+            const float high = __uint_as_float(0x41800000u | (zeros >> (8 * r + 4) & 15) << 19);
+#pragma unroll
+            for (int n = 0; n < ACTIVE; n++) {
+                c[n][r][0][0] = -low * sums[n][r][0];
+                c[n][r][0][1] = -low * sums[n][r][1];
+                c[n][r][0][2] = -high * sums[n][r][0];
+                c[n][r][0][3] = -high * sums[n][r][1];
+            }
+        }
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            const uint4 w[2] = {((const uint4*)tile)[q * LANES + lane], ((const uint4*)tile)[(q + 2) * LANES + lane]};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const u32 v = i == 0 ? w[r].x : i == 1 ? w[r].y : i == 2 ? w[r].z : w[r].w, u = __funnelshift_r(v, v, 8);
+                    const u32 a0 = and_or<0x003c003cu, 0x5c005c00u>(v), a1 = and_or<0x03c003c0u, 0x4c004c00u>(v);
+                    const u32 a2 = and_or<0x003c003cu, 0x5c005c00u>(u), a3 = and_or<0x03c003c0u, 0x4c004c00u>(u);
+                    const int m = r * 8 + q * 4 + i;
+#pragma unroll
+                    for (int n = 0; n < ACTIVE; n++) mma_fp16(c[n][r][q % CHAINS], a0, a1, a2, a3, x[n][2 * m], x[n][2 * m + 1]);
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float2 scale = fp16x2_to_float2(r == 0 ? scales.x : scales.y);
+#pragma unroll
+            for (int n = 0; n < ACTIVE; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float sum = CHAINS == 2 ? c[n][r][0][i] + c[n][r][CHAINS - 1][i] : c[n][r][0][i];
+                    out[n][i] += (i < 2 ? scale.x : scale.y) * sum;
+                }
+        }
+    }
+};

@@ -1,0 +1,62 @@
+// bf16 weights; CHECKPOINT 1: rows as the checkpoint stores them, 0: tiles in fragment order (pack.py).
+//
+// A tile is 16 x 256 x 2 = 8192 bytes in two stages of 128 columns. From the checkpoint a stage is 16 bulk copies of 256 bytes, issued
+// by 16 lanes into rows 320 bytes apart, so that fragment loads meet no bank conflict. Packed, it is one copy.
+// Both forms see k in the order k(m, t, r, h) = 32 (m / 2) + 8 t + 4 (m % 2) + 2 r + h (mma m, lane % 4 = t, register r, half h).
+struct Format {
+    static constexpr int PARTS = 2;  // stages of a tile
+    static constexpr int COLUMNS = TILE_K / PARTS, PITCH = CHECKPOINT ? 2 * COLUMNS + 64 : 2 * COLUMNS;
+    static constexpr int STAGE_BYTES = TILE_ROWS * PITCH, TILE_BYTES = TILE_ROWS * TILE_K * 2;
+    static constexpr int PAIRED = 1;     // row tiles that stand side by side in storage
+    static constexpr int PRODUCERS = CHECKPOINT ? TILE_ROWS : 1;
+    static constexpr bool NEEDS_SUMS = false;
+
+    static __device__ __forceinline__ u32 input(u32 x) { return x; }
+    static __device__ __forceinline__ u16 intermediate(float v) { return to_bf16(v); }
+
+    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int part, int, int lane) {
+#if CHECKPOINT
+        constexpr int K = UP ? HIDDEN : INTERMEDIATE;
+        const int column = block * TILE_K + part * COLUMNS, columns = K % TILE_K == 0 ? COLUMNS : max(0, min(COLUMNS, K - column));
+        if (lane == 0) ring.expect(TILE_ROWS * columns * 2);
+        const int row = UP ? (lane < 8 ? 0 : INTERMEDIATE - 8) + tile * 8 + lane : tile * TILE_ROWS + lane;
+        const i64 from = (i64)expert * (UP ? 2 * INTERMEDIATE : HIDDEN) + row;
+        __syncwarp(0xffff);
+        if (columns) ring.copy(lane * PITCH, weights + (from * K + column) * 2, columns * 2);
+#else
+        constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
+        ring.expect(STAGE_BYTES);
+        ring.copy(0, weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES + part * STAGE_BYTES, STAGE_BYTES);
+#endif
+        ring.filled_one();
+    }
+    // out += tile x inputs, for the first ACTIVE groups. limit: columns of this block that exist.
+    template <int ACTIVE, int GROUPS>
+    static __device__ __forceinline__ void multiply(const u8* stage, int part, int lane, int limit, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 32; j++) {
+            u32 a[2][4];
+#if CHECKPOINT
+            if (part * COLUMNS + j * 32 >= limit) break;  // what lies beyond a row is not in the stage
+            const u8* at = stage + lane / 4 * PITCH + lane % 4 * 16 + j * 64;
+            const uint4 low = *(const uint4*)at, high = *(const uint4*)(at + 8 * PITCH);  // rows g and g + 8
+            a[0][0] = low.x, a[0][1] = high.x, a[0][2] = low.y, a[0][3] = high.y;
+            a[1][0] = low.z, a[1][1] = high.z, a[1][2] = low.w, a[1][3] = high.w;
+#else
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 w = ((const uint4*)stage)[(2 * j + i) * LANES + lane];
+                a[i][0] = w.x, a[i][1] = w.y, a[i][2] = w.z, a[i][3] = w.w;
+            }
+#endif
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int n = 0; n < ACTIVE; n++) {
+                    const int at = 4 * j + 2 * i;  // constant indices only, so that the inputs stay in registers
+                    if (part == 0) mma_bf16(out[n], a[i][0], a[i][1], a[i][2], a[i][3], x[n][at], x[n][at + 1]);
+                    else mma_bf16(out[n], a[i][0], a[i][1], a[i][2], a[i][3], x[n][at + 16], x[n][at + 17]);
+                }
+        }
+    }
+};

@@ -1,0 +1,304 @@
+// Warp decode by experts: what both kernels and all weight formats share. decode_source.py puts the files together:
+// frame.cu, one of format_*.cu, then gate_up.cu or down.cu.
+//
+// Macros: HIDDEN, INTERMEDIATE (multiples of 64), EXPERTS (at most 512), TOP_K (at most 16), X_BF16 (x and y: 1 bf16, 0 fp16).
+// Needs no header and compute capability 9.0 (bulk copies, programmatic launches).
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+constexpr u32 ALL = 0xffffffffu;
+constexpr int LANES = 32;
+constexpr int TILE_ROWS = 16;  // rows of a weight tile: M of mma.m16n8k16
+constexpr int TILE_K = 256;    // its columns: 16 mma
+constexpr int WORDS = TILE_K / 8;  // registers of a lane that hold TILE_K inputs of 8 tokens as B fragments
+constexpr int GROUP = 8;       // tokens of a B fragment: N of the mma
+constexpr int UP_M_TILES = INTERMEDIATE / 8;         // a tile of gate/up: 8 gate rows, then the up rows of the same neurons
+constexpr int DOWN_M_TILES = HIDDEN / TILE_ROWS;
+constexpr int UP_BLOCKS = (HIDDEN + TILE_K - 1) / TILE_K;
+constexpr int DOWN_BLOCKS = (INTERMEDIATE + TILE_K - 1) / TILE_K;
+
+// ---------------------------------------------------------------- a wait that cannot end
+extern "C" __device__ void __assertfail(const char* what, const char* file, unsigned line, const char* function, unsigned long size);
+
+// Ends the kernel with a message on stderr and an error at the next synchronisation.
+static __device__ __noinline__ void give_up(const char* what) {
+    __assertfail(what, "warp_decode", 0, "warp decode", 1);
+}
+
+// ---------------------------------------------------------------- PTX
+static __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+// Waits until the kernel before this one in the stream has ended and its writes are seen.
+static __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+static __device__ __forceinline__ void start_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+static __device__ __forceinline__ u32 shared_bytes() {
+    u32 n;
+    asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(n));
+    return n;
+}
+// Loads past L1: what a predecessor wrote after this kernel had started is never stale.
+static __device__ __forceinline__ uint4 load16(const void* at) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ int load_int(const int* at) {
+    int v;
+    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ float load_float(const float* at) {
+    float v;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
+    return v;
+}
+static __device__ __forceinline__ u16 to_bf16(float v) {
+    u16 bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    return bits;
+}
+// Saturates at the largest fp16 instead of becoming infinite; NaN stays NaN.
+static __device__ __forceinline__ u16 to_fp16(float v) {
+    u16 bits;
+    asm("{\n\t.reg .f32 a;\n\tmin.NaN.f32 a, %1, 0f477fe000;\n\tmax.NaN.f32 a, a, 0fc77fe000;\n\tcvt.rn.f16.f32 %0, a;\n\t}" : "=h"(bits) : "f"(v));
+    return bits;
+}
+static __device__ __forceinline__ u32 bf16x2_to_fp16x2(u32 v) {
+    return (u32)to_fp16(__uint_as_float(v << 16)) | (u32)to_fp16(__uint_as_float(v & 0xffff0000u)) << 16;
+}
+static __device__ __forceinline__ float2 fp16x2_to_float2(u32 v) {
+    float2 r;
+    asm("{\n\t.reg .b16 a, b;\n\tmov.b32 {a, b}, %2;\n\tcvt.f32.f16 %0, a;\n\tcvt.f32.f16 %1, b;\n\t}" : "=f"(r.x), "=f"(r.y) : "r"(v));
+    return r;
+}
+static __device__ __forceinline__ void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+static __device__ __forceinline__ void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// ---------------------------------------------------------------- a warp's ring of weight stages
+// The producer lanes issue bulk copies into it, the whole warp waits for them: there is no CTA barrier in the stream.
+template <int STAGES, int BYTES> struct Ring {
+    u32 data, bars;       // shared addresses of stage 0 and of its mbarrier
+    const u8* stages;
+    u64 policy;
+    int filled, read;     // the next stage to fill, the next one to read
+    u32 phase;
+
+    __device__ __forceinline__ Ring(u8* first_stage, u8* first_bar, int lane)
+        : data(shared_address(first_stage)), bars(shared_address(first_bar)), stages(first_stage), filled(0), read(0), phase(0) {
+        if (lane < STAGES) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bars + lane * 8) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    }
+    // By one lane: the stage to fill will hold this many bytes.
+    __device__ __forceinline__ void expect(u32 bytes) const {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bars + filled * 8), "r"(bytes) : "memory");
+    }
+    __device__ __forceinline__ void copy(u32 to, const u8* from, u32 bytes) const {
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                     ::"r"(data + filled * BYTES + to), "l"(from), "r"(bytes), "r"(bars + filled * 8), "l"(policy) : "memory");
+    }
+    __device__ __forceinline__ void filled_one() { filled = filled + 1 == STAGES ? 0 : filled + 1; }
+    // The next stage, when its bytes have arrived.
+    __device__ __forceinline__ const u8* wait() const {
+        u32 done;
+#pragma unroll 1
+        for (int polls = 0; polls < 4000000; polls++) {
+            asm volatile("{\n\t.reg .pred P;\n\tmbarrier.try_wait.parity.shared::cta.b64 P, [%1], %2;\n\tselp.u32 %0, 1, 0, P;\n\t}"
+                         : "=r"(done) : "r"(bars + read * 8), "r"(phase) : "memory");
+            if (done) {
+                __syncwarp();
+                return stages + read * BYTES;
+            }
+        }
+        give_up("weights that were asked for never arrived");
+        return stages;
+    }
+    __device__ __forceinline__ void read_one() {
+        if (++read == STAGES) { read = 0; phase ^= 1; }
+    }
+};
+
+// ---------------------------------------------------------------- routing lists, built by every CTA for itself
+struct alignas(8) Entry {  // one pass over an expert's weights: up to 8 * GROUPS of its tokens
+    u16 expert, first;     // first: its first pair in the order (expert, token)
+    u16 count;
+    u8 index, siblings;    // which of the expert's entries, of how many
+};
+
+// A bit for each token and expert; a multiple of 16.
+static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens + 31) / 32 * EXPERTS * 4 + 15) / 16 * 16; }
+
+// The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
+// Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). A single token keeps the order of its slots.
+template <int THREADS, int PAIRS_OF_ENTRY, bool WEIGHTED> struct Lists {
+    static constexpr int KEPT = 2;  // ids that a thread keeps instead of loading them twice
+    Entry* entries;
+    float* weights;   // of a pair
+    u16* tokens;      // of a pair
+    u16* offsets;     // of an expert: its first pair
+    int* length;      // number of entries
+    u32* mask;        // [32 tokens][expert], only while the lists are built: may lie over memory that is used later
+    const int* ids;
+    const float* routing;
+    int token_count, pairs;
+    int kept[KEPT];
+
+    static __device__ __forceinline__ int entry_capacity(int pairs) {
+        const int experts = pairs < EXPERTS ? pairs : EXPERTS, most = experts + pairs / PAIRS_OF_ENTRY;
+        return pairs < most ? pairs : most;
+    }
+    // Bytes from `at` on; configuration.py (list_bytes) computes the same.
+    static __device__ __forceinline__ int bytes(int pairs) {
+        return entry_capacity(pairs) * 8 + (WEIGHTED ? 4 : 0) * pairs + 2 * (pairs + pairs % 2) + 2 * (EXPERTS + EXPERTS % 2) + 4;
+    }
+    __device__ __forceinline__ Lists(u8* at, u8* over, const int* ids_, const float* routing_, int tokens_)
+        : mask((u32*)over), ids(ids_), routing(routing_), token_count(tokens_), pairs(tokens_ * TOP_K) {
+        entries = (Entry*)at;
+        at += entry_capacity(pairs) * 8;
+        weights = (float*)at;
+        if (WEIGHTED) at += pairs * 4;
+        tokens = (u16*)at;
+        at += 2 * (pairs + pairs % 2);
+        offsets = (u16*)at;
+        length = (int*)(at + 2 * (EXPERTS + EXPERTS % 2));
+    }
+    __device__ __forceinline__ int mask_words() const { return (token_count + 31) / 32; }
+    // Before a barrier.
+    __device__ __forceinline__ void clear(int thread) {
+        if (token_count > 1)
+            for (int i = thread; i < mask_words() * EXPERTS; i += THREADS) mask[i] = 0;
+    }
+    template <class Visit> __device__ __forceinline__ void each_pair(int thread, Visit visit) const {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++)
+            if ((u32)kept[i] < EXPERTS) visit(thread + i * THREADS, kept[i]);
+        for (int p = thread + KEPT * THREADS; p < pairs; p += THREADS) {
+            const int id = load_int(ids + p);
+            if ((u32)id < EXPERTS) visit(p, id);
+        }
+    }
+    __device__ __forceinline__ void build_entries(int thread) {
+        if (token_count == 1) return build_single(thread);
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) {
+            const int p = thread + i * THREADS;
+            kept[i] = p < pairs ? load_int(ids + p) : -1;
+        }
+        each_pair(thread, [&](int pair, int id) {
+            const int token = pair / TOP_K;
+            atomicOr(mask + token / 32 * EXPERTS + id, 1u << token % 32);
+        });
+        __syncthreads();
+        for (int e = thread; e < EXPERTS; e += THREADS) {
+            int count = 0;
+            for (int w = 0; w < mask_words(); w++) count += __popc(mask[w * EXPERTS + e]);
+            offsets[e] = (u16)count;
+        }
+        __syncthreads();
+        if (thread < LANES) scan(thread);
+        __syncthreads();
+    }
+    // One token: its entries are its experts, in the order of its slots.
+    __device__ __forceinline__ void build_single(int thread) {
+        if (thread < LANES) {
+            const int id = thread < TOP_K ? load_int(ids + thread) : -1;
+            const u32 valid = __ballot_sync(ALL, (u32)id < EXPERTS);
+            if ((u32)id < EXPERTS) {
+                const int at = __popc(valid & ((1u << thread) - 1));
+                entries[at] = Entry{(u16)id, (u16)at, 1, 0, 1};
+                tokens[at] = 0;
+                if (WEIGHTED) weights[at] = load_float(routing + thread);
+            }
+            if (thread == 0) *length = __popc(valid);
+        }
+        __syncthreads();
+    }
+    // By one warp: counts -> offsets and entries. A lane has EXPERTS / 32 consecutive experts.
+    __device__ __forceinline__ void scan(int lane) {
+        constexpr int OWN = (EXPERTS + LANES - 1) / LANES;
+        int pairs_here = 0, entries_here = 0;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const int e = lane * OWN + i, count = e < EXPERTS ? offsets[e] : 0;
+            pairs_here += count;
+            entries_here += (count + PAIRS_OF_ENTRY - 1) / PAIRS_OF_ENTRY;
+        }
+        u32 sums = (u32)pairs_here | (u32)entries_here << 16;
+#pragma unroll
+        for (int d = 1; d < LANES; d *= 2) {
+            const u32 other = __shfl_up_sync(ALL, sums, d);
+            if (lane >= d) sums += other;
+        }
+        if (lane == LANES - 1) *length = (int)(sums >> 16);
+        int first = (int)(sums & 0xffff) - pairs_here, at = (int)(sums >> 16) - entries_here;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const int e = lane * OWN + i, count = e < EXPERTS ? offsets[e] : 0;
+            if (e < EXPERTS) offsets[e] = (u16)first;
+            const int siblings = (count + PAIRS_OF_ENTRY - 1) / PAIRS_OF_ENTRY;
+            for (int k = 0; k < siblings; k++) {
+                const int here = min(PAIRS_OF_ENTRY, count - k * PAIRS_OF_ENTRY);
+                entries[at++] = Entry{(u16)e, (u16)(first + k * PAIRS_OF_ENTRY), (u16)here, (u8)k, (u8)siblings};
+            }
+            first += count;
+        }
+    }
+    // Tokens and routing weights of the pairs; ends in a barrier, behind which `mask` is free.
+    __device__ __forceinline__ void build_pairs(int thread) {
+        if (token_count == 1) return;
+        each_pair(thread, [&](int pair, int id) {
+            const int token = pair / TOP_K, word = token / 32;
+            int at = offsets[id] + __popc(mask[word * EXPERTS + id] & ((1u << token % 32) - 1));
+            for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
+            tokens[at] = (u16)token;
+            if (WEIGHTED) weights[at] = load_float(routing + pair);
+        });
+        __syncthreads();
+    }
+};
+
+// ---------------------------------------------------------------- what the formats are asked for
+// 8 * GROUPS rows of inputs, TILE_K columns each, as B fragments; rows from `count` on are zero, so are columns from `limit` on.
+// row(i): where row i of the entry begins, at the block's first column.
+template <int GROUPS, bool CONVERT, class F, class Row>
+static __device__ __forceinline__ void load_inputs(u32 (&x)[GROUPS][WORDS], int count, int limit, int lane, Row row) {
+#pragma unroll
+    for (int n = 0; n < GROUPS; n++) {
+        if (n && count <= n * GROUP) break;
+        const int i = n * GROUP + lane / 4;
+        const bool mine = i < count;
+        const u16* at = row(mine ? i : 0) + lane % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < TILE_K / 32; j++) {
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (mine && j * 32 < limit) v = load16(at + j * 32);
+            x[n][4 * j] = v.x, x[n][4 * j + 1] = v.y, x[n][4 * j + 2] = v.z, x[n][4 * j + 3] = v.w;
+        }
+        if (CONVERT)
+#pragma unroll
+            for (int j = 0; j < WORDS; j++) x[n][j] = F::input(x[n][j]);
+    }
+}
+template <int GROUPS, class F>
+static __device__ __forceinline__ void sum_inputs(const u32 (&x)[GROUPS][WORDS], int count, float (&sums)[GROUPS][2][2]) {
+    if constexpr (F::NEEDS_SUMS) {
+#pragma unroll
+        for (int n = 0; n < GROUPS; n++)
+            if (n == 0 || count > n * GROUP) F::sum_inputs(x[n], sums[n]);
+    }
+}
+// One staged tile: its weights are decoded once and multiplied with every group of 8 tokens that the entry has.
+template <int GROUPS, class F>
+static __device__ __forceinline__ void multiply(const u8* tile, int part, int lane, int limit, int count, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {
+    if (GROUPS == 1 || count <= GROUP) F::template multiply<1>(tile, part, lane, limit, x, sums, out);
+    else if (GROUPS <= 2 || count <= 2 * GROUP) F::template multiply<(GROUPS < 2 ? 1 : 2)>(tile, part, lane, limit, x, sums, out);
+    else F::template multiply<GROUPS>(tile, part, lane, limit, x, sums, out);
+}
