@@ -40,12 +40,21 @@ class AttributedModule(Module):
                 kinds.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: 100,
             }
             for kind, value in wanted.items():
-                checked(driver.cuFuncSetAttribute(function, kind, value), f"cuFuncSetAttribute({name}, {kind}, {value})")
+                checked(
+                    driver.cuFuncSetAttribute(function, kind, value), f"cuFuncSetAttribute({name}, {kind}, {value})"
+                )
             self._functions[name] = function
         return self._functions[name]
 
     def attributed(
-        self, name: str, *arguments: Argument, grid: int, block: int, shared_bytes: int, cluster: int = 1, dependent: bool = False
+        self,
+        name: str,
+        *arguments: Argument,
+        grid: int,
+        block: int,
+        shared_bytes: int,
+        cluster: int = 1,
+        dependent: bool = False,
     ) -> AttributedLaunch:
         """Prepare a launch with one-dimensional shapes.
 

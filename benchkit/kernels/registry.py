@@ -82,6 +82,15 @@ _CUDA_CEILING_PARAMS = {  # which of them go together says benchkit.kernels.ceil
 }
 
 _WARP_DECODE_LAYER = "kernels/warp_decode/layer.py"
+
+
+def _decode_sources(weight_format: str) -> tuple[str, ...]:
+    modules = ("arms", "configuration", "decode", "decode_source", "dispatch", "layer", "pack")
+    device = ("frame", f"format_{weight_format}", "gate_up", "down")
+    names = (*(f"{name}.py" for name in modules), *(f"{name}.cu" for name in device))
+    return ("cuda_launch.py", "cuda_source.py", *(f"kernels/warp_decode/{name}" for name in names))
+
+
 _LITERAL_PARAMS = {  # benchkit.kernels.warp_decode.literal.Stage says what each of them is
     f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("load_bytes", "depth", "ctas_per_sm")
 }
@@ -90,6 +99,16 @@ _PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what ea
     "down_experts": _COUNT,
     "launch_pdl": Param(kind=bool, required=False),
     "stream": Param(kind=bool, required=False),
+}
+
+_DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.UpTiles and DownTiles say what each of them is
+    **{f"up_{name}": _COUNT for name in ("groups", "stages", "tiles", "flush", "ctas_per_sm")},
+    **{
+        f"down_{name}": _COUNT for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "ctas_per_sm")
+    },
+    "down_prefetch": Param(kind=int, required=True, least=0),
+    "chains": Param(kind=int, required=False, least=1),
+    "launch_pdl": Param(kind=bool, required=False),
 }
 
 _EXPERT_CENTRIC_SOURCES = (
@@ -214,6 +233,24 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=("kernels/vllm_fused.py", "kernels/vllm_ops.py", _WARP_DECODE_LAYER),
             packages=("vllm",),
         ),
+        "wd_bf16": KernelEntry(
+            module="benchkit.kernels.warp_decode.arms",
+            function="prepare_bf16",
+            clock="cuda-event",
+            fixture="moe",
+            sources=_decode_sources("bf16"),
+            params=_DECODE_PARAMS,
+            space="space_bf16",
+        ),
+        "wd_bf16_packed": KernelEntry(
+            module="benchkit.kernels.warp_decode.arms",
+            function="prepare_bf16_packed",
+            clock="cuda-event",
+            fixture="moe",
+            sources=_decode_sources("bf16"),
+            params=_DECODE_PARAMS,
+            space="space_bf16_packed",
+        ),
         "wd_literal": KernelEntry(
             module="benchkit.kernels.warp_decode.literal",
             function="prepare",
@@ -227,6 +264,15 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             ),
             params=_LITERAL_PARAMS,
             space="space",
+        ),
+        "wd_mxfp8": KernelEntry(
+            module="benchkit.kernels.warp_decode.arms",
+            function="prepare_mxfp8",
+            clock="cuda-event",
+            fixture="moe",
+            sources=_decode_sources("mxfp8"),
+            params=_DECODE_PARAMS,
+            space="space_mxfp8",
         ),
         "wd_portable": KernelEntry(
             module="benchkit.kernels.warp_decode.portable",

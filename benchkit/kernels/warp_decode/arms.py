@@ -130,14 +130,16 @@ def _space(layout: str, tokens: int) -> Iterator[Params]:
     downs = [down(1, 2, 1, 1, 1, warps, 0) for warps in (12, 9)] + [down(1, 2, most, 2, 2, 12, 1)]
     if tokens <= 4 and not bf16:
         ups.append(up(1, 4, 1, 4, 2))
-        downs += [down(1, 1, 1, 1, 1, 21, 0), down(1, 2, 1, 1, 1, 15, 0)]
+        downs += [down(1, 1, 1, 1, 1, 24, 0), down(1, 2, 1, 1, 1, 15, 0)]
     if tokens > 8:
         ups += [up(2, 2, 1, 1, 2), up(2, 2, most, 2, 2), up(4, 3, 1, 2, 1)]
         downs += [down(2, 2, 1, 1, 1, 12, 0), down(2, 2, most, 2, 2, 12, 0), down(4, 3, 1, 1, 1, 8, 0)]
     seen: set[str] = set()
     for first in ups:
         for second in downs:
-            tiles = as_params(Tiles(up=first, down=second, chains=2 if layout == "awq-packed" and first.groups == 1 else 1))
+            tiles = as_params(
+                Tiles(up=first, down=second, chains=2 if layout == "awq-packed" and first.groups == 1 else 1)
+            )
             if str(tiles) not in seen:
                 seen.add(str(tiles))
                 yield tiles

@@ -164,7 +164,7 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "stages": tuple(range(1, 33)),
     "tiles": (1, 2),
     "flush": (1, 2, 4, 8),
-    "row_tiles": (1, 2, 4),
+    "row_tiles": (1, 2, 4),  # 64 rows at most: hidden is a multiple of 64
     "cluster": (1, 2, 4, _LARGEST_CLUSTER),
     "warps": tuple(range(1, 33)),
     "prefetch": (0, 1, 2),
@@ -180,7 +180,9 @@ def parse_tiles(params: Params) -> Tiles:
     if up.flush % up.tiles:
         raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
     if down.row_tiles % down.tiles:
-        raise DataError(f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}")
+        raise DataError(
+            f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
+        )
     pdl = params.get("launch_pdl", True)
     if not isinstance(pdl, bool):
         raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
@@ -202,7 +204,9 @@ def _integer(params: Params, prefix: str, name: str) -> int:
     value, allowed = params.get(prefix + name), _ALLOWED[name]
     if isinstance(value, bool) or not isinstance(value, int) or value not in allowed:
         whole = allowed == tuple(range(allowed[0], allowed[-1] + 1))
-        expected = f"an integer from {allowed[0]} to {allowed[-1]}" if whole else f"one of {', '.join(map(str, allowed))}"
+        expected = (
+            f"an integer from {allowed[0]} to {allowed[-1]}" if whole else f"one of {', '.join(map(str, allowed))}"
+        )
         raise DataError(f"params.{prefix}{name}: expected {expected}, found {value!r}")
     return value
 
@@ -231,15 +235,16 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
     for name, count in (("up_tiles", tiles.up.tiles), ("down_tiles", tiles.down.tiles)):
         if count > layout.paired:
             return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
-    if shape.hidden % (TILE_ROWS * tiles.down.row_tiles):
-        return f"needs hidden to be a multiple of {TILE_ROWS * tiles.down.row_tiles} (rows of a CTA), found {shape.hidden}"
     if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
         return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
     threads = {"up": up_warps(shape) * 32, "down": tiles.down.warps * 32}
     for name, ctas in (("up", tiles.up.ctas_per_sm), ("down", tiles.down.ctas_per_sm)):
         if threads[name] * ctas > _SM_THREADS:
             return f"needs at most {_SM_THREADS} threads of an SM for {name}, found {threads[name]} x {ctas}"
-    for name, needed in (("up", up_shared_bytes(shape, tiles.up, tokens)), ("down", down_shared_bytes(shape, tiles.down, tokens))):
+    for name, needed in (
+        ("up", up_shared_bytes(shape, tiles.up, tokens)),
+        ("down", down_shared_bytes(shape, tiles.down, tokens)),
+    ):
         if needed > cta_bytes:
             return f"needs at most {cta_bytes} bytes of shared memory in a CTA for {name}, found {needed}"
     ctas = tiles.up.ctas_per_sm
@@ -283,7 +288,13 @@ def list_bytes(shape: LayerShape, tokens: int, groups: int, *, weighted: bool) -
     """The routing lists of a CTA (frame.cu, Lists::bytes)."""
     pairs = tokens * shape.top_k
     entries = min(pairs, min(pairs, shape.experts) + pairs // (groups * GROUP))
-    return entries * 8 + (4 * pairs if weighted else 0) + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
+    return (
+        entries * 8
+        + (4 * pairs if weighted else 0)
+        + 2 * (pairs + pairs % 2)
+        + 2 * (shape.experts + shape.experts % 2)
+        + 4
+    )
 
 
 def launched_bytes(needed: int, ctas_per_sm: int, *, sm_bytes: int, cta_bytes: int) -> int:

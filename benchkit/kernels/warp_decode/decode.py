@@ -205,7 +205,11 @@ def fit_problem(shape: LayerShape, tiles: Tiles, tokens: int, device: DeviceLimi
 
 
 def call_problem(
-    x: torch.Tensor, weights: DecodeWeights, topk_ids: torch.Tensor, topk_weights: torch.Tensor, out: torch.Tensor | None
+    x: torch.Tensor,
+    weights: DecodeWeights,
+    topk_ids: torch.Tensor,
+    topk_weights: torch.Tensor,
+    out: torch.Tensor | None,
 ) -> str | None:
     """What is wrong with a call, as far as the host can see it; None where nothing is."""
     if weights.layout not in LAYOUTS:

@@ -35,4 +35,6 @@ def compile_decode(shape: LayerShape, kernel: str, tiles: Tiles, arch: str, *ext
         **{f"{prefix}_{each.name.upper()}": getattr(part, each.name) for each in fields(part)},
     }
     options = tuple(f"-D{name}={value}" for name, value in macros.items())
-    return compile_cubin(source(shape.layout, kernel), name=f"{kernel}.cu", arch=arch, options=(*options, _WARN, *extra))
+    return compile_cubin(
+        source(shape.layout, kernel), name=f"{kernel}.cu", arch=arch, options=(*options, _WARN, *extra)
+    )

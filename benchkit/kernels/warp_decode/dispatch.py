@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from benchkit.kernels.warp_decode.configuration import (
-
-    TILE_ROWS,
     DownTiles,
     LayerShape,
     Tiles,
@@ -68,8 +66,8 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
         (512, up(4, 4, 1, 2, 1), down(4, 6, 1, 1, 1, 3, 0), 1),
     ),
     "awq-packed": _rows(
-        (2, up(1, 4, 1, 4, 2), down(1, 1, 1, 1, 1, 21, 0), 1),
-        (4, up(1, 2, 2, 4, 2), down(1, 1, 1, 1, 1, 21, 0), 2),
+        (2, up(1, 4, 1, 4, 2), down(1, 1, 1, 1, 1, 24, 0), 1),
+        (4, up(1, 2, 2, 4, 2), down(1, 1, 1, 1, 1, 24, 0), 2),
         (64, up(1, 2, 2, 4, 2), down(1, 2, 2, 2, 2, 12, 1), 2),
         (128, up(2, 2, 2, 2, 2), down(2, 2, 2, 2, 2, 6, 0), 1),
         (256, up(4, 3, 2, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
@@ -88,19 +86,18 @@ def tiles_for(shape: LayerShape, tokens: int, *, sm_bytes: int, cta_bytes: int) 
 def fitted(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_bytes: int) -> Tiles | None:
     """``tiles`` with as much less of warps, stages and CTAs as the layer and the device ask for; None where nothing fits."""
     return next(
-        (each for each in _smaller(shape, tiles) if tiles_problem(shape, each, tokens, sm_bytes=sm_bytes, cta_bytes=cta_bytes) is None),
+        (
+            each
+            for each in _smaller(shape, tiles)
+            if tiles_problem(shape, each, tokens, sm_bytes=sm_bytes, cta_bytes=cta_bytes) is None
+        ),
         None,
     )
 
 
 def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
     ctas = max(1, tiles.up.ctas_per_sm * TUNED_WARPS // up_warps(shape))
-    rows = tiles.down.row_tiles if shape.hidden % (TILE_ROWS * tiles.down.row_tiles) == 0 else 1
-    first = replace(
-        tiles,
-        up=replace(tiles.up, ctas_per_sm=min(16, ctas)),
-        down=replace(tiles.down, row_tiles=rows, tiles=min(tiles.down.tiles, rows)),
-    )
+    first = replace(tiles, up=replace(tiles.up, ctas_per_sm=min(16, ctas)))
     ups = [first.up]
     while ups[-1].ctas_per_sm > 1:
         ups.append(replace(ups[-1], ctas_per_sm=ups[-1].ctas_per_sm - 1))
@@ -117,5 +114,3 @@ def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
     for pair_down in downs:
         for pair_up in ups:
             yield replace(first, up=pair_up, down=pair_down)
-
-

@@ -49,6 +49,7 @@ static __device__ __forceinline__ int load_int(const int* at) {
     asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
     return v;
 }
+static __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 static __device__ __forceinline__ float load_float(const float* at) {
     float v;
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
@@ -59,14 +60,16 @@ static __device__ __forceinline__ u16 to_bf16(float v) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
     return bits;
 }
-// Saturates at the largest fp16 instead of becoming infinite; NaN stays NaN.
+// Both saturate at the largest fp16 instead of becoming infinite; NaN stays NaN.
 static __device__ __forceinline__ u16 to_fp16(float v) {
     u16 bits;
-    asm("{\n\t.reg .f32 a;\n\tmin.NaN.f32 a, %1, 0f477fe000;\n\tmax.NaN.f32 a, a, 0fc77fe000;\n\tcvt.rn.f16.f32 %0, a;\n\t}" : "=h"(bits) : "f"(v));
+    asm("cvt.rn.satfinite.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
     return bits;
 }
 static __device__ __forceinline__ u32 bf16x2_to_fp16x2(u32 v) {
-    return (u32)to_fp16(__uint_as_float(v << 16)) | (u32)to_fp16(__uint_as_float(v & 0xffff0000u)) << 16;
+    u32 halves;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(__uint_as_float(v & 0xffff0000u)), "f"(__uint_as_float(v << 16)));
+    return halves;
 }
 static __device__ __forceinline__ float2 fp16x2_to_float2(u32 v) {
     float2 r;

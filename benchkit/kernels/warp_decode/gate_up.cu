@@ -3,7 +3,7 @@
 // The work is one list of (entry, row tile), cut into equal contiguous ranges, one a CTA. The warps of a CTA share the reduction: each
 // has blocks of 256 columns, whose inputs stay in registers over the tiles of an entry. After UP_FLUSH tiles the warps' sums meet in
 // shared memory, are added in the order of the warps, and become h.
-// An expert with several entries is walked UP_FLUSH tiles at a time with all of its entries, so that the weights come from L2 the
+// An expert with several entries is walked UP_CHUNK tiles at a time with all of its entries, so that the weights come from L2 the
 // second time: device memory is read once however many tokens an expert has.
 //
 // Macros: UP_GROUPS (tokens of an entry / 8), UP_STAGES (of a warp's ring), UP_TILES (row tiles of a stage), UP_FLUSH, UP_CTAS_PER_SM.
@@ -13,6 +13,7 @@ constexpr int UP_THREADS = UP_WARPS * LANES;
 constexpr int UP_STAGE_BYTES = Format::STAGE_BYTES * UP_TILES;
 constexpr int UP_RING_BYTES = UP_WARPS * UP_STAGES * UP_STAGE_BYTES;
 constexpr int UP_SUMS = UP_FLUSH * UP_GROUPS * LANES;                 // float4 of a warp between two flushes
+constexpr int UP_CHUNK = 16;                                           // a multiple of UP_FLUSH
 constexpr int UP_BAR_BYTES = UP_WARPS * UP_STAGES * 8;
 
 struct Segment { int entry, tile, end; };  // row tiles [tile, end) of an entry: what one flush holds
@@ -26,11 +27,11 @@ static __device__ __forceinline__ Segment segment_at(const Entry* entries, int i
     if (e.siblings == 1) {
         s.end = s.tile + UP_FLUSH - s.tile % UP_TILES;
     } else {
-        const int first = s.entry - e.index, rest = item - first * UP_M_TILES, chunk = rest / (e.siblings * UP_FLUSH);
-        const int begin = chunk * UP_FLUSH, width = min(UP_FLUSH, UP_M_TILES - begin), within = rest - begin * e.siblings;
+        const int first = s.entry - e.index, rest = item - first * UP_M_TILES, chunk = rest / (e.siblings * UP_CHUNK);
+        const int begin = chunk * UP_CHUNK, width = min(UP_CHUNK, UP_M_TILES - begin), within = rest - begin * e.siblings;
         s.entry = first + within / width;
         s.tile = begin + within % width;
-        s.end = begin + width;
+        s.end = min(s.tile + UP_FLUSH - s.tile % UP_TILES, begin + width);
     }
     s.end = min(min(s.end, UP_M_TILES), s.tile + last - item);
     return s;
@@ -55,10 +56,11 @@ warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, int tok
     __syncthreads();
     wait_for_predecessor();  // ids, x and the right to write h
     start_successor();
+    for (int at = blockIdx.x * UP_THREADS + thread; at < tokens * (HIDDEN / 64); at += gridDim.x * UP_THREADS) prefetch(x + (i64)at * 64);
     lists.build_entries(thread);
 
-    const i64 items = (i64)*lists.length * UP_M_TILES;
-    const int first = (int)(blockIdx.x * items / gridDim.x), last = (int)((blockIdx.x + 1) * items / gridDim.x);
+    const int items = *lists.length * UP_M_TILES, share = items / (int)gridDim.x, rest = items % (int)gridDim.x, cta = blockIdx.x;
+    const int first = cta * share + min(cta, rest), last = first + share + (cta < rest);
     // The producer is ahead of the readers and walks the same way: segments, passes, stages of tiles, parts of a stage.
     const bool producer = lane < Format::PRODUCERS;
     int ahead = first, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;

@@ -19,7 +19,16 @@ from benchkit.kernels.warp_decode.configuration import LAYOUTS, TILE_K, TILE_ROW
 
 AWQ_GROUP = 128
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble i of a checkpoint word holds this column of its eight
-_NIBBLE_BITS = (2, 18, 6, 22, 10, 26, 14, 30)  # where a packed word has the weight of (register, half); the last one wraps around
+_NIBBLE_BITS = (
+    2,
+    18,
+    6,
+    22,
+    10,
+    26,
+    14,
+    30,
+)  # where a packed word has the weight of (register, half); the last one wraps around
 _SCALE_BLOCK = 32
 _E8M0_NAN = 255
 _CHUNK = 8  # experts packed at a time
@@ -76,7 +85,9 @@ def checkpoint_bf16(w13: torch.Tensor, w2: torch.Tensor) -> DecodeWeights:
     experts, hidden, intermediate = _check_pair(w13, w2, torch.bfloat16, "bf16")
     for name, tensor in (("w13", w13), ("w2", w2)):
         if not tensor.is_contiguous() or tensor.data_ptr() % 16:
-            raise DataError(f"{name}: expected a contiguous tensor at a 16-byte address, found another; use .contiguous()")
+            raise DataError(
+                f"{name}: expected a contiguous tensor at a 16-byte address, found another; use .contiguous()"
+            )
     return DecodeWeights(layout="bf16", experts=experts, hidden=hidden, intermediate=intermediate, w13=w13, w2=w2)
 
 
@@ -87,7 +98,8 @@ def pack_bf16(w13: torch.Tensor, w2: torch.Tensor) -> DecodeWeights:
 
     def pack(matrix: torch.Tensor, *, up: bool) -> torch.Tensor:
         return _by_chunks(
-            lambda part: _tiles(part.view(torch.int16), up=up).flatten(-2)[..., order].contiguous().view(torch.uint8), matrix
+            lambda part: _tiles(part.view(torch.int16), up=up).flatten(-2)[..., order].contiguous().view(torch.uint8),
+            matrix,
         )
 
     return _packed("bf16-packed", experts, hidden, intermediate, pack(w13, up=True), pack(w2, up=False))
@@ -99,7 +111,7 @@ def unpack_bf16(weights: DecodeWeights) -> tuple[torch.Tensor, torch.Tensor]:
     matrices = []
     for packed, up, columns in ((weights.w13, True, weights.hidden), (weights.w2, False, weights.intermediate)):
         values = packed.flatten(1, -2).view(torch.int16)[..., order]
-        matrices.append(_untile(values, "bf16-packed", packed, up=up, columns=columns).view(torch.bfloat16))
+        matrices.append(_untile(values, packed, up=up, columns=columns).view(torch.bfloat16))
     return matrices[0], matrices[1]
 
 
@@ -136,12 +148,12 @@ def unpack_mxfp8(weights: DecodeWeights) -> tuple[torch.Tensor, torch.Tensor, to
     found = []
     for packed, up, columns in ((weights.w13, True, weights.hidden), (weights.w2, False, weights.intermediate)):
         tiles = packed.flatten(1, -2)
-        values = _untile(tiles[..., : TILE_ROWS * TILE_K][..., order], "mxfp8-packed", packed, up=up, columns=columns)
+        values = _untile(tiles[..., : TILE_ROWS * TILE_K][..., order], packed, up=up, columns=columns)
         pairs = tiles[..., TILE_ROWS * TILE_K :].unflatten(-1, (8, TILE_K // _SCALE_BLOCK, 2))
         scales = torch.cat([pairs[..., 0], pairs[..., 1]], dim=-2).flatten(-2)
         found += [
             values.view(torch.float8_e4m3fn),
-            _untile(scales, "mxfp8-packed", packed, up=up, columns=columns // _SCALE_BLOCK, width=TILE_K // _SCALE_BLOCK),
+            _untile(scales, packed, up=up, columns=columns // _SCALE_BLOCK, width=TILE_K // _SCALE_BLOCK),
         ]
     return found[0], found[1], found[2], found[3]
 
@@ -176,13 +188,14 @@ def unpack_awq(weights: DecodeWeights) -> tuple[AwqTensors, AwqTensors]:
         tiles = packed.permute(0, 1, 3, 2, 4).flatten(1, 2).flatten(1, -2)  # [E, tiles x blocks, bytes]
         words = tiles[..., :2048].contiguous().view(torch.int32)
         nibbles = torch.stack([_nibble(words, bit) for bit in _NIBBLE_BITS], dim=-1).flatten(-2)[..., order]
-        values = _untile(nibbles, "awq-packed", packed, up=up, columns=columns)
+        values = _untile(nibbles, packed, up=up, columns=columns)
         scale = tiles[..., 2048:2112].contiguous().view(torch.int16).unflatten(-1, (8, groups, 2))
         zero = tiles[..., 2112:2128].unflatten(-1, (8, groups))
         scales = torch.cat([scale[..., 0], scale[..., 1]], dim=-2).flatten(-2)
         zeros = torch.cat([zero & 15, zero >> 4], dim=-2).flatten(-2)
-        size = {"up": up, "columns": columns // AWQ_GROUP, "width": groups}
-        rows_of_scales, rows_of_zeros = (_untile(each, "awq-packed", packed, **size) for each in (scales, zeros))
+        rows_of_scales, rows_of_zeros = (
+            _untile(each, packed, up=up, columns=columns // AWQ_GROUP, width=groups) for each in (scales, zeros)
+        )
         found.append(
             AwqTensors(
                 qweight=awq_words(values.transpose(1, 2)),
@@ -225,9 +238,16 @@ def fragment_order(layout: str, device: torch.device | str = "cpu") -> torch.Ten
     return every.unflatten(0, (-1, per_load)).transpose(1, 2).flatten().to(device)
 
 
-def _pack_awq_chunk(qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor, order: torch.Tensor, *, up: bool) -> torch.Tensor:
+def _pack_awq_chunk(
+    qweight: torch.Tensor, qzeros: torch.Tensor, scales: torch.Tensor, order: torch.Tensor, *, up: bool
+) -> torch.Tensor:
     groups = TILE_K // AWQ_GROUP
-    values = _tiles(awq_values(qweight).transpose(1, 2), up=up).flatten(-2)[..., order].unflatten(-1, (-1, 8)).to(torch.int32)
+    values = (
+        _tiles(awq_values(qweight).transpose(1, 2), up=up)
+        .flatten(-2)[..., order]
+        .unflatten(-1, (-1, 8))
+        .to(torch.int32)
+    )
     words = torch.zeros(values.shape[:-1], dtype=torch.int32, device=values.device)
     for place, bit in enumerate(_NIBBLE_BITS):
         nibble = values[..., place]
@@ -259,10 +279,12 @@ def _tiles(matrix: torch.Tensor, *, up: bool, columns: int = TILE_K) -> torch.Te
     return padded.unflatten(1, (rows // TILE_ROWS, TILE_ROWS)).unflatten(-1, (-1, columns)).transpose(2, 3)
 
 
-def _untile(values: torch.Tensor, layout: str, packed: torch.Tensor, *, up: bool, columns: int, width: int = TILE_K) -> torch.Tensor:
+def _untile(values: torch.Tensor, packed: torch.Tensor, *, up: bool, columns: int, width: int = TILE_K) -> torch.Tensor:
     """The inverse of ``_tiles``, from [E, row tiles x blocks, 16 x width]."""
     tiles, blocks = packed.shape[1] * packed.shape[3], packed.shape[2]
-    rows = values.unflatten(1, (tiles, blocks)).unflatten(-1, (TILE_ROWS, width)).transpose(2, 3).flatten(-2).flatten(1, 2)
+    rows = (
+        values.unflatten(1, (tiles, blocks)).unflatten(-1, (TILE_ROWS, width)).transpose(2, 3).flatten(-2).flatten(1, 2)
+    )
     if up:
         experts, count, _ = rows.shape
         rows = rows.unflatten(1, (count // TILE_ROWS, 2, 8)).transpose(1, 2).reshape(experts, count, -1)
@@ -275,11 +297,15 @@ def _by_chunks(pack: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> tor
     return torch.cat([pack(*part) for part in parts])
 
 
-def _packed(layout: str, experts: int, hidden: int, intermediate: int, w13: torch.Tensor, w2: torch.Tensor) -> DecodeWeights:
+def _packed(
+    layout: str, experts: int, hidden: int, intermediate: int, w13: torch.Tensor, w2: torch.Tensor
+) -> DecodeWeights:
     """From [E, row tiles, blocks, bytes] to storage order."""
     paired = LAYOUTS[layout].paired
     stored = [each.unflatten(1, (-1, paired)).transpose(2, 3).contiguous() for each in (w13, w2)]
-    return DecodeWeights(layout=layout, experts=experts, hidden=hidden, intermediate=intermediate, w13=stored[0], w2=stored[1])
+    return DecodeWeights(
+        layout=layout, experts=experts, hidden=hidden, intermediate=intermediate, w13=stored[0], w2=stored[1]
+    )
 
 
 def _check_pair(w13: torch.Tensor, w2: torch.Tensor, dtype: torch.dtype, layout: str) -> tuple[int, int, int]:
@@ -287,7 +313,9 @@ def _check_pair(w13: torch.Tensor, w2: torch.Tensor, dtype: torch.dtype, layout:
         raise DataError(f"expected w13 and w2 with three axes, found {list(w13.shape)} and {list(w2.shape)}")
     experts, hidden, intermediate = w2.shape
     if tuple(w13.shape) != (experts, 2 * intermediate, hidden):
-        raise DataError(f"w13: expected {[experts, 2 * intermediate, hidden]} beside w2 {list(w2.shape)}, found {list(w13.shape)}")
+        raise DataError(
+            f"w13: expected {[experts, 2 * intermediate, hidden]} beside w2 {list(w2.shape)}, found {list(w13.shape)}"
+        )
     if w13.dtype is not dtype or w2.dtype is not dtype:
         raise DataError(f"expected {dtype} weights, found {w13.dtype} and {w2.dtype}")
     if w13.device != w2.device:
@@ -300,23 +328,38 @@ def _check_sizes(layout: str, hidden: int, intermediate: int) -> None:
     multiple = LAYOUTS[layout].multiple
     for name, size in (("hidden", hidden), ("intermediate", intermediate)):
         if size < 1 or size % multiple:
-            raise DataError(f"{name}: expected a multiple of {multiple} for {LAYOUTS[layout].weight_format}, found {size}")
+            raise DataError(
+                f"{name}: expected a multiple of {multiple} for {LAYOUTS[layout].weight_format}, found {size}"
+            )
 
 
 def _awq_sizes(name: str, tensors: AwqTensors) -> tuple[int, int, int]:
     """Experts, K and N; DataError where the three tensors are not a matrix in groups of 128."""
     qweight, qzeros, scales = tensors.qweight, tensors.qzeros, tensors.scales
-    for part, tensor, dtype in (("qweight", qweight, torch.int32), ("qzeros", qzeros, torch.int32), ("scales", scales, torch.float16)):
+    for part, tensor, dtype in (
+        ("qweight", qweight, torch.int32),
+        ("qzeros", qzeros, torch.int32),
+        ("scales", scales, torch.float16),
+    ):
         if tensor.dtype is not dtype or tensor.ndim != 3:
-            raise DataError(f"{name}.{part}: expected {dtype} with three axes, found {tensor.dtype} {list(tensor.shape)}")
+            raise DataError(
+                f"{name}.{part}: expected {dtype} with three axes, found {tensor.dtype} {list(tensor.shape)}"
+            )
     experts, size_k, words = qweight.shape
     groups = scales.shape[1]
     if groups < 1 or size_k != groups * AWQ_GROUP:
         found = f"{size_k // groups}" if groups and size_k % groups == 0 else f"{size_k} / {groups}"
-        raise DataError(f"{name}: expected a group size of {AWQ_GROUP}, found {found}; requantise, or use another kernel")
-    for part, tensor, expected in (("qzeros", qzeros, (experts, groups, words)), ("scales", scales, (experts, groups, 8 * words))):
+        raise DataError(
+            f"{name}: expected a group size of {AWQ_GROUP}, found {found}; requantise, or use another kernel"
+        )
+    for part, tensor, expected in (
+        ("qzeros", qzeros, (experts, groups, words)),
+        ("scales", scales, (experts, groups, 8 * words)),
+    ):
         if tuple(tensor.shape) != expected:
-            raise DataError(f"{name}.{part}: expected {list(expected)} beside qweight {list(qweight.shape)}, found {list(tensor.shape)}")
+            raise DataError(
+                f"{name}.{part}: expected {list(expected)} beside qweight {list(qweight.shape)}, found {list(tensor.shape)}"
+            )
     if not bool(torch.isfinite(scales).all()):
         raise DataError(f"{name}.scales: expected finite values, found NaN or infinity")
     return experts, size_k, 8 * words

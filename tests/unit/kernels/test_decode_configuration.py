@@ -1,0 +1,173 @@
+"""Tiles of ``moe_decode``: parsed, refused with numbers, and always such that they fit."""
+
+import pytest
+
+from benchkit.errors import DataError
+from benchkit.kernels.warp_decode.configuration import (
+    LAYOUTS,
+    MAX_TOKENS,
+    LayerShape,
+    Tiles,
+    as_params,
+    down_shared_bytes,
+    launched_bytes,
+    list_bytes,
+    parse_tiles,
+    shape_problem,
+    tiles_problem,
+    up_shared_bytes,
+    up_warps,
+)
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, tiles_for, up
+
+H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
+TILES = Tiles(up=up(1, 2, 1, 4, 2), down=down(1, 2, 1, 1, 1, 12, 0))
+
+
+def shape(layout: str = "bf16", **sizes: int) -> LayerShape:
+    return LayerShape(**{"experts": 128, "hidden": 2048, "intermediate": 768, "top_k": 8, **sizes}, layout=layout)
+
+
+def test_parameters_there_and_back():
+    params = as_params(TILES)
+    assert params == {
+        "up_groups": 1,
+        "up_stages": 2,
+        "up_tiles": 1,
+        "up_flush": 4,
+        "up_ctas_per_sm": 2,
+        "down_groups": 1,
+        "down_stages": 2,
+        "down_tiles": 1,
+        "down_row_tiles": 1,
+        "down_cluster": 1,
+        "down_warps": 12,
+        "down_prefetch": 0,
+        "down_ctas_per_sm": 1,
+        "launch_pdl": True,
+    }
+    assert parse_tiles(params) == TILES
+    two = Tiles(up=TILES.up, down=TILES.down, chains=2, launch_pdl=False)
+    assert as_params(two)["chains"] == 2
+    assert parse_tiles(as_params(two)) == two
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"up_groups": 3}, "params.up_groups: expected one of 1, 2, 4, found 3"),
+        ({"down_warps": 33}, "params.down_warps: expected an integer from 1 to 32, found 33"),
+        ({"down_stages": True}, "params.down_stages: expected an integer from 1 to 32, found True"),
+        ({"up_tiles": 2, "up_flush": 1}, "params.up_flush: expected a multiple of up_tiles = 2, found 1"),
+        ({"down_tiles": 2}, "params.down_row_tiles: expected a multiple of down_tiles = 2, found 1"),
+        ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
+        ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
+    ],
+)
+def test_parameters_out_of_range(change, text):
+    with pytest.raises(DataError) as caught:
+        parse_tiles({**as_params(TILES), **change})
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("layer", "tokens", "text"),
+    [
+        (shape(hidden=2016), 1, "bf16 needs hidden to be a multiple of 64, found 2016"),
+        (shape("awq-packed", intermediate=704), 1, "awq-packed needs intermediate to be a multiple of 128, found 704"),
+        (shape(), 513, "needs tokens from 1 to 512, found 513"),
+        (shape(), 0, "needs tokens from 1 to 512, found 0"),
+        (shape(experts=513), 1, "needs experts from 1 to 512, found 513"),
+        (shape(top_k=17), 1, "needs top_k from 1 to 16, found 17"),
+        (shape(experts=4, top_k=5), 1, "needs top_k from 1 to 4, found 5"),
+    ],
+)
+def test_layers_that_are_refused(layer, tokens, text):
+    assert shape_problem(layer, tokens) == text
+
+
+def test_fp16_inputs():
+    fp16 = {"experts": 8, "hidden": 256, "intermediate": 256, "top_k": 2, "x_bf16": False}
+    assert shape_problem(LayerShape(**fp16, layout="bf16"), 1) == "needs x in bf16 beside bf16 weights, found fp16"
+    assert shape_problem(LayerShape(**fp16, layout="awq-packed"), 1) is None
+    assert shape_problem(LayerShape(**fp16, layout="mxfp8-packed"), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "tiles", "tokens", "text"),
+    [
+        (shape(), Tiles(up=up(1, 2, 2, 4, 2), down=TILES.down), 1, "bf16 needs up_tiles of at most 1, found 2"),
+        (shape(), Tiles(up=TILES.up, down=TILES.down, chains=2), 1, "needs chains = 1 with bf16, found 2"),
+        (
+            shape(),
+            Tiles(up=up(1, 2, 1, 1, 7), down=TILES.down),
+            1,
+            "needs at most 1536 threads of an SM for up, found 256 x 7",
+        ),
+        (
+            shape(),
+            TILES,
+            512,
+            "needs at most 232448 bytes of shared memory in a CTA for down, found 546244",
+        ),
+        (
+            shape(),
+            Tiles(up=up(1, 2, 1, 4, 3), down=TILES.down),
+            1,
+            "needs 3 CTAs of gate/up in the 233472 bytes of an SM, found 115156 bytes each",
+        ),
+    ],
+)
+def test_tiles_that_do_not_fit(layer, tiles, tokens, text):
+    assert tiles_problem(layer, tiles, tokens, **H200) == text
+
+
+def test_shared_memory_is_what_the_kernels_lay_out():
+    assert up_warps(shape()) == 8
+    assert up_warps(shape(hidden=64)) == 1
+    assert up_warps(shape(hidden=7168)) == 7  # 28 blocks of columns, 4 a warp
+    assert up_warps(shape(hidden=4352)) == 6  # 17 blocks, 3 a warp
+    # lists of 8 tokens x 8: 64 entries at most, a weight and a token a pair, 128 offsets, the length
+    assert list_bytes(shape(), 8, 1, weighted=True) == 64 * 8 + 64 * 4 + 64 * 2 + 128 * 2 + 4
+    assert list_bytes(shape(), 64, 2, weighted=False) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
+    assert up_shared_bytes(shape("bf16-packed"), TILES.up, 1) == 8 * 2 * 4104 + 2 * 8 * 4 * 512 + 8 * 8 + 16 + 256 + 4
+    assert down_shared_bytes(shape("awq-packed"), TILES.down, 1) == 12 * 2 * 2184 + 12 * 64 + 64 + 32 + 16 + 256 + 4
+
+
+def test_no_more_ctas_than_wanted_fit():
+    for ctas in (1, 2, 3):
+        bytes_of_cta = launched_bytes(1000, ctas, **H200) + 1024
+        assert ctas * bytes_of_cta <= H200["sm_bytes"] < (ctas + 1) * bytes_of_cta
+    assert launched_bytes(200000, 1, **H200) == 200000
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_row_of_the_table_fits_the_tuned_layer(layout):
+    assert TABLE[layout][-1][0] == MAX_TOKENS
+    assert [most for most, _ in TABLE[layout]] == sorted({most for most, _ in TABLE[layout]})
+    for tokens in range(1, MAX_TOKENS + 1):
+        chosen = next(tiles for most, tiles in TABLE[layout] if tokens <= most)
+        assert tiles_problem(shape(layout), chosen, tokens, **H200) is None
+        assert tiles_for(shape(layout), tokens, **H200) == chosen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tokens", [1, 7, 64, 512])
+def test_any_layer_gets_tiles_that_fit(layout, tokens):
+    multiple = LAYOUTS[layout].multiple
+    for sizes in [
+        {"hidden": multiple, "intermediate": multiple, "experts": 2, "top_k": 1},
+        {"hidden": 7168, "intermediate": 2048, "experts": 256},
+        {"hidden": 2944, "intermediate": 2944, "experts": 32, "top_k": 4},
+        {"hidden": 4096, "intermediate": 14336, "experts": 8, "top_k": 2},
+        {"hidden": 1024, "intermediate": 512, "experts": 512, "top_k": 16},
+    ]:
+        layer = shape(layout, **sizes)
+        assert shape_problem(layer, tokens) is None
+        tiles = tiles_for(layer, tokens, **H200)
+        assert tiles is not None
+        assert tiles_problem(layer, tiles, tokens, **H200) is None
+
+
+def test_a_device_without_shared_memory_gets_nothing():
+    assert tiles_for(shape(), 512, sm_bytes=50000, cta_bytes=49152) is None
