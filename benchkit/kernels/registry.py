@@ -88,7 +88,8 @@ def _decode_sources(weight_format: str) -> tuple[str, ...]:
     modules = ("arms", "configuration", "decode", "decode_source", "dispatch", "layer", "pack")
     device = ("frame", f"format_{weight_format}", "gate_up", "down")
     names = (*(f"{name}.py" for name in modules), *(f"{name}.cu" for name in device))
-    return ("cuda_launch.py", "cuda_source.py", *(f"kernels/warp_decode/{name}" for name in names))
+    fixture = {"awq": ("fixture/awq.py", "fixture/awq_device.py")}.get(weight_format, ())
+    return ("cuda_launch.py", "cuda_source.py", *fixture, *(f"kernels/warp_decode/{name}" for name in names))
 
 
 _LITERAL_PARAMS = {  # benchkit.kernels.warp_decode.literal.Stage says what each of them is
@@ -232,6 +233,15 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=("kernels/vllm_fused.py", "kernels/vllm_ops.py", _WARP_DECODE_LAYER),
             packages=("vllm",),
+        ),
+        "wd_awq": KernelEntry(
+            module="benchkit.kernels.warp_decode.arms",
+            function="prepare_awq",
+            clock="cuda-event",
+            fixture="moe",
+            sources=_decode_sources("awq"),
+            params=_DECODE_PARAMS,
+            space="space_awq",
         ),
         "wd_bf16": KernelEntry(
             module="benchkit.kernels.warp_decode.arms",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from benchkit.fixture import awq_device
 from benchkit.fixture.mxfp8 import dequantise, quantise
 from benchkit.fixture.routing import route
 from benchkit.kernels.warp_decode.configuration import LayerShape, Tiles
@@ -14,8 +15,6 @@ from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_de
 from benchkit.kernels.warp_decode.pack import (
     AwqTensors,
     DecodeWeights,
-    awq_values,
-    awq_words,
     checkpoint_bf16,
     pack_awq,
     pack_bf16,
@@ -60,14 +59,12 @@ def _awq(generator: torch.Generator, experts: int, size_k: int, size_n: int) -> 
     values = torch.randint(0, 16, (experts, size_k, size_n), dtype=torch.uint8, **kind)
     zeros = torch.randint(0, 16, (experts, groups, size_n), dtype=torch.uint8, **kind)
     scales = (0.75 + 0.5 * torch.rand((experts, groups, size_n), **kind)) / (6.5 * size_k**0.5)
-    return AwqTensors(qweight=awq_words(values), qzeros=awq_words(zeros), scales=scales.half())
+    return AwqTensors(qweight=awq_device.pack(values), qzeros=awq_device.pack(zeros), scales=scales.half())
 
 
 def _awq_exact(tensors: AwqTensors) -> torch.Tensor:
     """(q - z) * s in fp64, [E, N, K]."""
-    q = awq_values(tensors.qweight).double()
-    z, s = (each.double().repeat_interleave(128, dim=1) for each in (awq_values(tensors.qzeros), tensors.scales))
-    return ((q - z) * s).transpose(1, 2)
+    return awq_device.dequantise(tensors.qweight, tensors.scales, tensors.qzeros).transpose(1, 2)
 
 
 def truth(layer: Layer, x: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,12 @@ MIN_COSINE, MAX_REL_ERROR, REPEATS = 0.999996, 3e-3, 20
 DTYPES = {
     layout: (torch.bfloat16,) if layout.startswith("bf16") else (torch.bfloat16, torch.float16) for layout in LAYOUTS
 }
-ARMS = {"wd_bf16": ("bf16", "bf16"), "wd_bf16_packed": ("bf16", "bf16-packed"), "wd_mxfp8": ("mxfp8", "mxfp8-packed")}
+ARMS = {
+    "wd_bf16": ("bf16", "bf16"),
+    "wd_bf16_packed": ("bf16", "bf16-packed"),
+    "wd_mxfp8": ("mxfp8", "mxfp8-packed"),
+    "wd_awq": ("awq-int4-g128", "awq-packed"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -10,22 +10,34 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from benchkit.fixture.layer import MoeInputs, MoeWeights
+from benchkit.errors import DataError
+from benchkit.fixture.layer import AWQ, MoeInputs, MoeWeights
 from benchkit.kernels.contract import Params, PreparedArm, Support
+from benchkit.kernels.warp_decode import layer
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles, as_params, parse_tiles
 from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
 from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, up
-from benchkit.kernels.warp_decode.layer import Buffers, prepared_arm, refusal
-from benchkit.kernels.warp_decode.pack import DecodeWeights, checkpoint_bf16, pack_bf16, pack_mxfp8
+from benchkit.kernels.warp_decode.layer import Buffers, prepared_arm
+from benchkit.kernels.warp_decode.pack import (
+    AwqTensors,
+    DecodeWeights,
+    checkpoint_bf16,
+    pack_awq,
+    pack_bf16,
+    pack_mxfp8,
+)
 
 Pack = Callable[[MoeWeights], DecodeWeights]
 
 _PACKS: Mapping[str, Pack] = {
-    "bf16": lambda weights: checkpoint_bf16(weights.w13[0], weights.w2[0]),
     "bf16-packed": lambda weights: pack_bf16(weights.w13[0], weights.w2[0]),
     "mxfp8-packed": lambda weights: pack_mxfp8(
         weights.w13[0], weights.w13_scale[0], weights.w2[0], weights.w2_scale[0]
+    ),
+    "awq-packed": lambda weights: pack_awq(
+        AwqTensors(qweight=weights.w13[0], qzeros=weights.w13_zero[0], scales=weights.w13_scale[0]),
+        AwqTensors(qweight=weights.w2[0], qzeros=weights.w2_zero[0], scales=weights.w2_scale[0]),
     ),
 }
 _ROWS = 16  # of a weight tile
@@ -47,6 +59,11 @@ def prepare_mxfp8(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
     return _prepare(inputs, params, "mxfp8-packed")
 
 
+def prepare_awq(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
+    """AWQ int4 in groups of 128, repacked; ``parse_tiles`` says what it takes."""
+    return _prepare(inputs, params, "awq-packed")
+
+
 def space_bf16(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for bf16 in the checkpoint layout."""
     return _space("bf16", inputs.tokens)
@@ -62,6 +79,11 @@ def space_mxfp8(inputs: MoeInputs) -> Iterator[Params]:
     return _space("mxfp8-packed", inputs.tokens)
 
 
+def space_awq(inputs: MoeInputs) -> Iterator[Params]:
+    """The tiles that are worth a try for AWQ."""
+    return _space("awq-packed", inputs.tokens)
+
+
 def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Support:
     weights, device = inputs.weights, inputs.x.device
     if device.type != "cuda":
@@ -72,7 +94,7 @@ def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Su
     capability = (properties.major, properties.minor)
     if capability < (9, 0):
         return Support.no(f"needs compute capability 9.0 (bulk copies), found {capability[0]}.{capability[1]}")
-    problem = refusal(inputs, rows_per_cta=_ROWS, capability=capability)
+    problem = _input_problem(inputs, capability)
     if problem is not None:
         return Support.no(problem)
     tiles, limits = parse_tiles(params), device_limits(device.index)
@@ -87,7 +109,21 @@ def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Su
     problem = fit_problem(shape, tiles, inputs.tokens, limits)
     if problem is not None:
         return Support.no(problem)
-    return _arm(inputs, tiles, packed_copies(weights, layout))
+    try:
+        copies = packed_copies(weights, layout)
+    except DataError as error:  # weights that cannot be repacked: wrong sizes or scales that are not finite
+        return Support.no(str(error))
+    return _arm(inputs, tiles, copies)
+
+
+def _input_problem(inputs: MoeInputs, capability: tuple[int, int]) -> str | None:
+    """What is wrong with x, the routes and the weights, or None; AWQ's weights are looked at where they are repacked."""
+    if inputs.weights.weight_format == AWQ:
+        expected = (inputs.tokens, inputs.weights.hidden)
+        if tuple(inputs.x.shape) != expected or inputs.x.dtype not in (torch.float16, torch.bfloat16):
+            return f"needs x in fp16 or bf16 of shape {expected}, found {inputs.x.dtype} of {tuple(inputs.x.shape)}"
+        return layer._route_problem(inputs)
+    return layer.refusal(inputs, rows_per_cta=_ROWS, capability=capability)
 
 
 def packed_copies(weights: MoeWeights, layout: str) -> tuple[DecodeWeights, ...]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 
 from benchkit.errors import DataError
+from benchkit.fixture import awq_device
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, TILE_K, TILE_ROWS
 
 AWQ_GROUP = 128
-_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble i of a checkpoint word holds this column of its eight
 _NIBBLE_BITS = (
     2,
     18,
@@ -198,27 +198,12 @@ def unpack_awq(weights: DecodeWeights) -> tuple[AwqTensors, AwqTensors]:
         )
         found.append(
             AwqTensors(
-                qweight=awq_words(values.transpose(1, 2)),
-                qzeros=awq_words(rows_of_zeros.transpose(1, 2)),
+                qweight=awq_device.pack(values.transpose(1, 2)),
+                qzeros=awq_device.pack(rows_of_zeros.transpose(1, 2)),
                 scales=rows_of_scales.transpose(1, 2).contiguous().view(torch.float16),
             )
         )
     return found[0], found[1]
-
-
-def awq_values(words: torch.Tensor) -> torch.Tensor:
-    """AWQ words int32 [..., n / 8] -> values uint8 [..., n]."""
-    places = [_AWQ_ORDER.index(column) for column in range(8)]
-    return torch.stack([(words >> (4 * place) & 15).to(torch.uint8) for place in places], dim=-1).flatten(-2)
-
-
-def awq_words(values: torch.Tensor) -> torch.Tensor:
-    """Values uint8 [..., n] -> AWQ words int32 [..., n / 8]: the inverse of ``awq_values``."""
-    eights = values.unflatten(-1, (-1, 8)).to(torch.int32)
-    words = torch.zeros(eights.shape[:-1], dtype=torch.int32, device=values.device)
-    for nibble, column in enumerate(_AWQ_ORDER):
-        words |= eights[..., column] << 4 * nibble
-    return words
 
 
 def fragment_order(layout: str, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -243,7 +228,7 @@ def _pack_awq_chunk(
 ) -> torch.Tensor:
     groups = TILE_K // AWQ_GROUP
     values = (
-        _tiles(awq_values(qweight).transpose(1, 2), up=up)
+        _tiles(awq_device.unpack(qweight).transpose(1, 2), up=up)
         .flatten(-2)[..., order]
         .unflatten(-1, (-1, 8))
         .to(torch.int32)
@@ -253,7 +238,7 @@ def _pack_awq_chunk(
         nibble = values[..., place]
         words |= nibble << bit if bit < 30 else (nibble & 3) << 30 | nibble >> 2
     scale = _tiles(scales.view(torch.int16).transpose(1, 2), up=up, columns=groups)
-    zero = _tiles(awq_values(qzeros).transpose(1, 2), up=up, columns=groups)
+    zero = _tiles(awq_device.unpack(qzeros).transpose(1, 2), up=up, columns=groups)
     parts = (
         words,
         torch.stack([scale[..., :8, :], scale[..., 8:, :]], dim=-1).flatten(-3),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchkit.errors import DataError
-from benchkit.fixture import awq
+from benchkit.fixture import awq, awq_device
 from benchkit.fixture.mxfp8 import quantise
 from benchkit.kernels.warp_decode import pack
 from benchkit.kernels.warp_decode.pack import AwqTensors, DecodeWeights
@@ -70,13 +70,6 @@ def test_awq_comes_back(sizes):
     for before, after in zip(stored, pack.unpack_awq(packed), strict=True):
         for name in ("qweight", "qzeros", "scales"):
             assert torch.equal(getattr(after, name), getattr(before, name)), name
-
-
-def test_awq_words_are_those_of_the_fixture():
-    values = np.arange(64, dtype=np.uint8).reshape(2, 32) % 16
-    words = torch.from_numpy(awq.pack(values))
-    assert torch.equal(pack.awq_words(torch.from_numpy(values)), words)
-    assert torch.equal(pack.awq_values(words), torch.from_numpy(values))
 
 
 def test_what_is_already_right_is_not_copied():
@@ -154,11 +147,11 @@ def test_awq_nibbles_become_halves_by_and_and_or():
         for mask, magic in ((0x003C003C, 0x5C005C00), (0x03C003C0, 0x4C004C00))
     ]
     halves = torch.from_numpy(np.stack(registers, axis=-1).view(np.float16).reshape(16, 32, 4, 2).astype(np.float32))
-    values = pack.awq_values(w2.qweight[0]).T[48:64].double()  # [16 rows, 256]
+    values = awq_device.unpack(w2.qweight[0]).T[48:64].double()  # [16 rows, 256]
     x = torch.randint(-8, 8, (8, 256)).double()
     bias = torch.tensor([256.0] * 8 + [16.0] * 8, dtype=torch.float64)[:, None]
     assert torch.equal(tile_product(halves, x), (values + bias) @ x.T)
-    zeros = pack.awq_values(w2.qzeros[0]).T[48:64]  # [16 rows, 2 groups]
+    zeros = awq_device.unpack(w2.qzeros[0]).T[48:64]  # [16 rows, 2 groups]
     stored = tile[2112:2128].view(8, 2)
     assert torch.equal(torch.cat([stored & 15, stored >> 4]), zeros)
     scales = tile[2048:2112].view(torch.float16).view(8, 2, 2)

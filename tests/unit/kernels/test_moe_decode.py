@@ -15,7 +15,7 @@ from benchkit.kernels.warp_decode.decode import call_problem
 from benchkit.kernels.warp_decode.dispatch import TABLE
 
 EXPERTS, HIDDEN, INTERMEDIATE, TOP_K, TOKENS = 4, 128, 64, 2, 3
-KERNELS = {"wd_bf16": "bf16", "wd_bf16_packed": "bf16-packed", "wd_mxfp8": "mxfp8-packed"}
+KERNELS = {"wd_bf16": "bf16", "wd_bf16_packed": "bf16-packed", "wd_mxfp8": "mxfp8-packed", "wd_awq": "awq-packed"}
 
 
 def arguments() -> dict[str, torch.Tensor]:
@@ -131,5 +131,6 @@ def test_copies_are_packed_once():
     lying = packed_copies(weights, "bf16")
     assert [each.w13.data_ptr() for each in lying] == [each.data_ptr() for each in weights.w13]
     mxfp8 = layer("mxfp8")
+    assert packed_copies(mxfp8, "mxfp8-packed")[0].layout == "mxfp8-packed"
     again = pack_mxfp8(mxfp8.w13[0], mxfp8.w13_scale[0], mxfp8.w2[0], mxfp8.w2_scale[0])
     assert torch.equal(packed_copies(mxfp8, "mxfp8-packed")[1].w2, again.w2)
