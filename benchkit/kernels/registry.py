@@ -103,9 +103,10 @@ _PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what ea
 }
 
 _DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.UpTiles and DownTiles say what each of them is
-    **{f"up_{name}": _COUNT for name in ("groups", "stages", "tiles", "flush", "ctas_per_sm")},
+    **{f"up_{name}": _COUNT for name in ("groups", "stages", "tiles", "flush", "registers", "ctas_per_sm")},
     **{
-        f"down_{name}": _COUNT for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "ctas_per_sm")
+        f"down_{name}": _COUNT
+        for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "registers", "ctas_per_sm")
     },
     "down_prefetch": Param(kind=int, required=True, least=0),
     "chains": Param(kind=int, required=False, least=1),

@@ -69,7 +69,9 @@ def check(layer: Layer, tiles: Tiles, law: str, tokens: int, dtype: torch.dtype,
     output, h = poisoned_call(layer, tiles, x, ids, shares)
     cosine, error = distance(output, truth(layer, x, ids, shares))
     where = (layer.weights.layout, tiles, law, tokens, dtype)
-    assert cosine > MIN_COSINE - 2e-6 * (layer.weights.hidden < 1024), where  # fewer outputs, more scatter
+    assert cosine > (MIN_COSINE if layer.weights.hidden >= 1024 else 0.99999), (
+        where
+    )  # few outputs of a token scatter more
     assert error < MAX_REL_ERROR, where
     assert not bool(torch.isnan(h).any()), where
     return output
@@ -253,7 +255,7 @@ def test_arms_refuse_with_the_reason():
     given = make_inputs(fixture_weights("bf16"), route("uniform", 1, 4, 128, TOP_K))
     params = as_params(TABLE["bf16"][0][1])
     assert registry.prepare("wd_mxfp8", given, params) == Support.no("needs mxfp8 weights, found bf16")
-    answer = registry.prepare("wd_bf16", given, {**params, "down_warps": 32, "down_stages": 2})
+    answer = registry.prepare("wd_bf16", given, {**params, "down_warps": 32, "down_registers": 64})
     assert answer == Support.no("needs at most 232448 bytes of shared memory in a CTA for down, found 337116")
     given.topk_ids[2, 3] = -1
     answer = registry.prepare("wd_bf16", given, params)

@@ -14,7 +14,16 @@ from benchkit.errors import DataError
 from benchkit.fixture.layer import AWQ, MoeInputs, MoeWeights
 from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.warp_decode import layer
-from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles, as_params, parse_tiles
+from benchkit.kernels.warp_decode.configuration import (
+    GROUP,
+    LAYOUTS,
+    DownTiles,
+    LayerShape,
+    Tiles,
+    UpTiles,
+    as_params,
+    parse_tiles,
+)
 from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
 from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, up
@@ -158,25 +167,60 @@ def _arm(inputs: MoeInputs, tiles: Tiles, copies: tuple[DecodeWeights, ...]) -> 
     return prepared_arm(inputs, buffers, call, {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in names})
 
 
+_UPS: Mapping[str, tuple[tuple[UpTiles, int], ...]] = {  # gate/up tiles and chains that were worth a try
+    "bf16": ((up(1, 2, 1, 2, 104), 1), (up(1, 2, 1, 4, 104), 1), (up(2, 2, 1, 1, 128), 1), (up(4, 3, 1, 2, 248, 1), 1)),
+    "bf16-packed": (
+        (up(1, 2, 1, 4, 104), 1),
+        (up(1, 3, 1, 2, 104), 1),
+        (up(2, 2, 1, 1, 128), 1),
+        (up(4, 4, 1, 2, 248, 1), 1),
+    ),
+    "mxfp8-packed": (
+        (up(1, 2, 1, 4, 104), 1),
+        (up(1, 2, 1, 4, 96), 1),
+        (up(1, 2, 1, 2, 104), 1),
+        (up(2, 2, 1, 2, 128), 1),
+        (up(4, 4, 1, 2, 248, 1), 1),
+    ),
+    "awq-packed": (
+        (up(1, 2, 1, 4, 112), 2),
+        (up(1, 2, 1, 4, 120), 2),
+        (up(1, 2, 1, 4, 104), 1),
+        (up(1, 4, 1, 4, 104), 1),
+        (up(1, 2, 2, 4, 120), 2),
+        (up(2, 2, 2, 2, 128), 1),
+    ),
+}
+_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
+    "bf16": (down(1, 2, 1, 1, 1, 12, 0, 96), down(1, 2, 1, 1, 1, 12, 0, 80), down(2, 2, 1, 1, 1, 12, 0, 128)),
+    "bf16-packed": (down(1, 2, 1, 1, 1, 12, 0, 80), down(1, 2, 1, 1, 1, 9, 0, 88), down(2, 2, 1, 1, 1, 12, 0, 128)),
+    "mxfp8-packed": (
+        down(1, 2, 1, 1, 1, 12, 0, 88),
+        down(1, 2, 1, 1, 1, 12, 0, 80),
+        down(1, 1, 1, 1, 1, 24, 0, 80),
+        down(2, 2, 1, 1, 1, 12, 0, 168),
+    ),
+    "awq-packed": (
+        down(1, 2, 1, 1, 1, 12, 0, 96),
+        down(1, 2, 1, 1, 1, 12, 0, 88),
+        down(1, 1, 1, 1, 1, 24, 0, 80),
+        down(1, 2, 2, 2, 2, 12, 1, 168),
+        down(2, 2, 2, 2, 2, 12, 0, 168),
+    ),
+}
+
+
 def _space(layout: str, tokens: int) -> Iterator[Params]:
-    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens."""
-    most = LAYOUTS[layout].paired
-    bf16 = LAYOUTS[layout].weight_format == "bf16"
-    ups = [up(1, 2, 1, flush, 2) for flush in (2, 4)] + [up(1, 3, 1, 2, 2), up(1, 2, most, 4, 2)]
-    downs = [down(1, 2, 1, 1, 1, warps, 0) for warps in (12, 9)] + [down(1, 2, most, 2, 2, 12, 1)]
-    if tokens <= 4 and not bf16:
-        ups.append(up(1, 4, 1, 4, 2))
-        downs += [down(1, 1, 1, 1, 1, 24, 0), down(1, 2, 1, 1, 1, 15, 0)]
-    if tokens > 8:
-        ups += [up(2, 2, 1, 1, 2), up(2, 2, most, 2, 2), up(4, 3, 1, 2, 1)]
-        downs += [down(2, 2, 1, 1, 1, 12, 0), down(2, 2, most, 2, 2, 12, 0), down(4, 3, 1, 1, 1, 8, 0)]
+    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows."""
     seen: set[str] = set()
-    for first in ups:
-        for second in downs:
-            tiles = as_params(
-                Tiles(up=first, down=second, chains=2 if layout == "awq-packed" and first.groups == 1 else 1)
-            )
-            if str(tiles) not in seen:
-                seen.add(str(tiles))
-                yield tiles
-    yield from (params for params in (as_params(tiles) for _, tiles in TABLE[layout]) if str(params) not in seen)
+    pairs = [
+        Tiles(up=first, down=second, chains=chains)
+        for first, chains in _UPS[layout]
+        for second in _DOWNS[layout]
+        if tokens > GROUP or first.groups == second.groups == 1
+    ]
+    for tiles in (*pairs, *(tiles for _, tiles in TABLE[layout])):
+        params = as_params(tiles)
+        if str(params) not in seen:
+            seen.add(str(params))
+            yield params

@@ -14,6 +14,7 @@ from benchkit.kernels.contract import Params
 TILE_ROWS, TILE_K, GROUP = 16, 256, 8
 MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
 _LARGEST_CLUSTER = 8  # what every device takes
+_SM_REGISTERS = 65536
 _SM_THREADS = 1536  # of every device with compute capability 9.0 and more
 _RESERVED = 1024  # bytes of shared memory that the driver keeps of a CTA
 
@@ -112,14 +113,17 @@ class UpTiles:
         Stages of a warp's ring, row tiles of a stage.
     flush:
         Row tiles between two meetings of the warps.
+    registers:
+        Registers of a thread. Where a CTA of each kernel fits an SM together, one starts while the other ends.
     ctas_per_sm:
-        CTAs that an SM gets: the grid, the registers that a thread may use, and through shared memory the most that fit.
+        CTAs that an SM gets: the grid, and through shared memory the most that fit.
     """
 
     groups: int
     stages: int
     tiles: int
     flush: int
+    registers: int
     ctas_per_sm: int
 
 
@@ -129,7 +133,7 @@ class DownTiles:
 
     Parameters
     ----------
-    groups, stages, tiles:
+    groups, stages, tiles, registers:
         As in ``UpTiles``.
     row_tiles, cluster, warps:
         A cluster of ``cluster`` CTAs of ``warps`` warps owns 16 x ``row_tiles`` rows of the output.
@@ -146,6 +150,7 @@ class DownTiles:
     cluster: int
     warps: int
     prefetch: int
+    registers: int
     ctas_per_sm: int
 
 
@@ -168,6 +173,7 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "cluster": (1, 2, 4, _LARGEST_CLUSTER),
     "warps": tuple(range(1, 33)),
     "prefetch": (0, 1, 2),
+    "registers": tuple(range(32, 256)),
     "ctas_per_sm": tuple(range(1, 17)),
     "chains": (1, 2),
 }
@@ -237,10 +243,12 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
             return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
     if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
         return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
-    threads = {"up": up_warps(shape) * 32, "down": tiles.down.warps * 32}
-    for name, ctas in (("up", tiles.up.ctas_per_sm), ("down", tiles.down.ctas_per_sm)):
-        if threads[name] * ctas > _SM_THREADS:
-            return f"needs at most {_SM_THREADS} threads of an SM for {name}, found {threads[name]} x {ctas}"
+    for name, threads, part in (("up", up_warps(shape) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down)):
+        used = threads * (-(-part.registers // 8) * 8) * part.ctas_per_sm
+        if used > _SM_REGISTERS:
+            return f"needs at most {_SM_REGISTERS} registers of an SM for {name}, found {used}"
+        if threads * part.ctas_per_sm > _SM_THREADS:
+            return f"needs at most {_SM_THREADS} threads of an SM for {name}, found {threads} x {part.ctas_per_sm}"
     for name, needed in (
         ("up", up_shared_bytes(shape, tiles.up, tokens)),
         ("down", down_shared_bytes(shape, tiles.down, tokens)),

@@ -21,12 +21,14 @@ TUNED_WARPS = 8  # of a CTA of gate/up in the layer that was tuned (hidden 2048)
 Row = tuple[int, Tiles]
 
 
-def up(groups: int, stages: int, tiles: int, flush: int, ctas_per_sm: int) -> UpTiles:
+def up(groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2) -> UpTiles:
     """``UpTiles`` by position."""
-    return UpTiles(groups=groups, stages=stages, tiles=tiles, flush=flush, ctas_per_sm=ctas_per_sm)
+    return UpTiles(groups=groups, stages=stages, tiles=tiles, flush=flush, registers=registers, ctas_per_sm=ctas_per_sm)
 
 
-def down(groups: int, stages: int, tiles: int, row_tiles: int, cluster: int, warps: int, prefetch: int) -> DownTiles:
+def down(
+    groups: int, stages: int, tiles: int, row_tiles: int, cluster: int, warps: int, prefetch: int, registers: int
+) -> DownTiles:
     """``DownTiles`` by position, one CTA an SM."""
     return DownTiles(
         groups=groups,
@@ -36,6 +38,7 @@ def down(groups: int, stages: int, tiles: int, row_tiles: int, cluster: int, war
         cluster=cluster,
         warps=warps,
         prefetch=prefetch,
+        registers=registers,
         ctas_per_sm=1,
     )
 
@@ -46,32 +49,31 @@ def _rows(*rows: tuple[int, UpTiles, DownTiles, int]) -> tuple[Row, ...]:
 
 TABLE: Mapping[str, tuple[Row, ...]] = {
     "bf16": _rows(
-        (16, up(1, 2, 1, 2, 2), down(1, 2, 1, 1, 1, 12, 0), 1),
-        (64, up(2, 2, 1, 1, 2), down(2, 2, 1, 1, 1, 12, 0), 1),
-        (128, up(4, 3, 1, 2, 1), down(2, 2, 1, 1, 1, 9, 0), 1),
-        (256, up(4, 3, 1, 2, 1), down(4, 3, 1, 1, 1, 6, 0), 1),
-        (512, up(4, 3, 1, 2, 1), down(4, 5, 1, 1, 1, 3, 0), 1),
+        (32, up(1, 2, 1, 2, 104), down(1, 2, 1, 1, 1, 12, 0, 96), 1),
+        (64, up(2, 2, 1, 1, 128), down(1, 2, 1, 1, 1, 12, 0, 80), 1),
+        (128, up(4, 3, 1, 2, 248, 1), down(2, 2, 1, 1, 1, 9, 0, 168), 1),
+        (256, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 1, 1, 6, 0, 248), 1),
+        (512, up(4, 3, 1, 2, 248, 1), down(4, 5, 1, 1, 1, 3, 0, 248), 1),
     ),
     "bf16-packed": _rows(
-        (16, up(1, 2, 1, 4, 2), down(1, 2, 1, 1, 1, 12, 0), 1),
-        (64, up(2, 2, 1, 2, 2), down(2, 2, 1, 1, 1, 12, 0), 1),
-        (128, up(4, 4, 1, 2, 1), down(2, 2, 1, 1, 1, 9, 0), 1),
-        (256, up(4, 4, 1, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
-        (512, up(4, 4, 1, 2, 1), down(4, 6, 1, 1, 1, 3, 0), 1),
+        (32, up(1, 2, 1, 4, 104), down(1, 2, 1, 1, 1, 12, 0, 80), 1),
+        (64, up(2, 2, 1, 1, 128), down(1, 2, 1, 1, 1, 12, 0, 80), 1),
+        (128, up(4, 4, 1, 2, 248, 1), down(2, 2, 1, 1, 1, 9, 0, 168), 1),
+        (256, up(4, 4, 1, 2, 248, 1), down(4, 4, 1, 1, 1, 6, 0, 248), 1),
+        (512, up(4, 4, 1, 2, 248, 1), down(4, 6, 1, 1, 1, 3, 0, 248), 1),
     ),
     "mxfp8-packed": _rows(
-        (64, up(1, 2, 1, 4, 2), down(1, 2, 1, 1, 1, 12, 0), 1),
-        (128, up(2, 2, 1, 2, 2), down(2, 2, 1, 1, 1, 9, 0), 1),
-        (256, up(4, 4, 1, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
-        (512, up(4, 4, 1, 2, 1), down(4, 6, 1, 1, 1, 3, 0), 1),
+        (64, up(1, 2, 1, 4, 104), down(1, 2, 1, 1, 1, 12, 0, 88), 1),
+        (128, up(2, 2, 1, 2, 128), down(2, 2, 1, 1, 1, 9, 0, 168), 1),
+        (256, up(4, 4, 1, 2, 248, 1), down(4, 4, 1, 1, 1, 6, 0, 248), 1),
+        (512, up(4, 4, 1, 2, 248, 1), down(4, 6, 1, 1, 1, 3, 0, 248), 1),
     ),
     "awq-packed": _rows(
-        (2, up(1, 4, 1, 4, 2), down(1, 1, 1, 1, 1, 24, 0), 1),
-        (4, up(1, 2, 2, 4, 2), down(1, 1, 1, 1, 1, 24, 0), 2),
-        (64, up(1, 2, 2, 4, 2), down(1, 2, 2, 2, 2, 12, 1), 2),
-        (128, up(2, 2, 2, 2, 2), down(2, 2, 2, 2, 2, 6, 0), 1),
-        (256, up(4, 3, 2, 2, 1), down(4, 4, 1, 1, 1, 6, 0), 1),
-        (512, up(4, 3, 2, 2, 1), down(4, 8, 1, 1, 1, 3, 0), 1),
+        (4, up(1, 2, 1, 4, 112), down(1, 2, 1, 1, 1, 12, 0, 96), 2),
+        (64, up(1, 2, 1, 4, 120), down(1, 2, 2, 2, 2, 12, 1, 168), 2),
+        (128, up(2, 2, 2, 2, 128), down(2, 2, 2, 2, 2, 6, 0, 168), 1),
+        (256, up(4, 3, 2, 2, 248, 1), down(4, 4, 1, 1, 1, 6, 0, 248), 1),
+        (512, up(4, 3, 2, 2, 248, 1), down(4, 8, 1, 1, 1, 3, 0, 248), 1),
     ),
 }
 

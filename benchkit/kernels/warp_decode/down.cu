@@ -5,7 +5,7 @@
 // the tiles are added in the order of the warps, then of the CTAs. The first weights are on their way before kernel 1 has ended.
 //
 // Macros: DOWN_GROUPS (tokens of an entry / 8), DOWN_STAGES, DOWN_TILES (row tiles of a stage), DOWN_ROW_TILES, DOWN_CLUSTER, DOWN_WARPS,
-// DOWN_PREFETCH (tasks whose h is loaded ahead, 0 to 2), DOWN_CTAS_PER_SM.
+// DOWN_PREFETCH (tasks whose h is loaded ahead, 0 to 2), DOWN_REGISTERS (of a thread).
 constexpr int DOWN_THREADS = DOWN_WARPS * LANES;
 constexpr int DOWN_ROWS = DOWN_ROW_TILES * TILE_ROWS;
 constexpr int DOWN_STAGE_BYTES = Format::STAGE_BYTES * DOWN_TILES;
@@ -25,7 +25,7 @@ static __device__ __forceinline__ float peer_float(const float* at, int rank) {
     return v;
 }
 
-extern "C" __global__ void __launch_bounds__(DOWN_THREADS, DOWN_CTAS_PER_SM)
+extern "C" __global__ void __maxnreg__(DOWN_REGISTERS)
 warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routing, u16* y, int tokens) {
     extern __shared__ __align__(128) u8 memory[];
     const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;

@@ -6,7 +6,7 @@
 // An expert with several entries is walked UP_CHUNK tiles at a time with all of its entries, so that the weights come from L2 the
 // second time: device memory is read once however many tokens an expert has.
 //
-// Macros: UP_GROUPS (tokens of an entry / 8), UP_STAGES (of a warp's ring), UP_TILES (row tiles of a stage), UP_FLUSH, UP_CTAS_PER_SM.
+// Macros: UP_GROUPS (tokens of an entry / 8), UP_STAGES (of a warp's ring), UP_TILES (row tiles of a stage), UP_FLUSH, UP_REGISTERS (of a thread).
 constexpr int UP_PASSES = (UP_BLOCKS + 7) / 8;                        // blocks of columns that a warp has
 constexpr int UP_WARPS = (UP_BLOCKS + UP_PASSES - 1) / UP_PASSES;
 constexpr int UP_THREADS = UP_WARPS * LANES;
@@ -41,7 +41,7 @@ static __device__ __forceinline__ int up_stage_tiles(int tile, int end) {
     return UP_TILES == 1 ? 1 : min(UP_TILES - tile % UP_TILES, end - tile);
 }
 
-extern "C" __global__ void __launch_bounds__(UP_THREADS, UP_CTAS_PER_SM)
+extern "C" __global__ void __maxnreg__(UP_REGISTERS)
 warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, int tokens) {
     extern __shared__ __align__(128) u8 memory[];
     const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;

@@ -21,7 +21,7 @@ from benchkit.kernels.warp_decode.configuration import (
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, tiles_for, up
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
-TILES = Tiles(up=up(1, 2, 1, 4, 2), down=down(1, 2, 1, 1, 1, 12, 0))
+TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
 
 
 def shape(layout: str = "bf16", **sizes: int) -> LayerShape:
@@ -35,6 +35,7 @@ def test_parameters_there_and_back():
         "up_stages": 2,
         "up_tiles": 1,
         "up_flush": 4,
+        "up_registers": 104,
         "up_ctas_per_sm": 2,
         "down_groups": 1,
         "down_stages": 2,
@@ -43,6 +44,7 @@ def test_parameters_there_and_back():
         "down_cluster": 1,
         "down_warps": 12,
         "down_prefetch": 0,
+        "down_registers": 96,
         "down_ctas_per_sm": 1,
         "launch_pdl": True,
     }
@@ -96,13 +98,19 @@ def test_fp16_inputs():
 @pytest.mark.parametrize(
     ("layer", "tiles", "tokens", "text"),
     [
-        (shape(), Tiles(up=up(1, 2, 2, 4, 2), down=TILES.down), 1, "bf16 needs up_tiles of at most 1, found 2"),
+        (shape(), Tiles(up=up(1, 2, 2, 4, 104), down=TILES.down), 1, "bf16 needs up_tiles of at most 1, found 2"),
         (shape(), Tiles(up=TILES.up, down=TILES.down, chains=2), 1, "needs chains = 1 with bf16, found 2"),
         (
             shape(),
-            Tiles(up=up(1, 2, 1, 1, 7), down=TILES.down),
+            Tiles(up=up(1, 2, 1, 1, 32, 7), down=TILES.down),
             1,
             "needs at most 1536 threads of an SM for up, found 256 x 7",
+        ),
+        (
+            shape(),
+            Tiles(up=up(1, 2, 1, 1, 129), down=TILES.down),
+            1,
+            "needs at most 65536 registers of an SM for up, found 69632",
         ),
         (
             shape(),
@@ -112,7 +120,7 @@ def test_fp16_inputs():
         ),
         (
             shape(),
-            Tiles(up=up(1, 2, 1, 4, 3), down=TILES.down),
+            Tiles(up=up(1, 2, 1, 4, 80, 3), down=TILES.down),
             1,
             "needs 3 CTAs of gate/up in the 233472 bytes of an SM, found 115156 bytes each",
         ),
