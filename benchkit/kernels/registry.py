@@ -108,7 +108,7 @@ _DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.UpTiles and Dow
         f"down_{name}": _COUNT
         for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "registers", "ctas_per_sm")
     },
-    "down_prefetch": Param(kind=int, required=True, least=0),
+    **{f"down_{name}": Param(kind=int, required=True, least=0) for name in ("prefetch", "pairwise")},
     "chains": Param(kind=int, required=False, least=1),
     "launch_pdl": Param(kind=bool, required=False),
 }

@@ -4,7 +4,6 @@
 (and ``--tool racecheck`` at its shared memory) on a small layer.
 """
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -191,18 +190,17 @@ def test_sanitized():
                 check(small, tiles, "zipf-1.2", tokens, torch.bfloat16, 2)
 
 
-def test_nothing_is_written_beside_the_buffers(layer):
-    weights, tokens = layer.weights, 3
+@pytest.mark.parametrize("tokens", [3, 512])
+def test_nothing_is_written_beside_the_buffers(layer, tokens):
+    weights = layer.weights
     x = inputs(tokens, weights.hidden, torch.bfloat16)
     ids, shares = routes("uniform", tokens, weights.experts, TOP_K)
-    tiles = TABLE[weights.layout][0][1]
-    shapes = ((tokens * TOP_K, weights.intermediate), (tokens, weights.hidden))
-    wholes = [torch.full((math.prod(shape) + 2048,), 7.0, dtype=torch.bfloat16, device="cuda") for shape in shapes]
-    h, output = (whole[1024:-1024].view(shape) for whole, shape in zip(wholes, shapes, strict=True))
-    for launch in launches(
-        decode_kernels(shape_of(weights, TOP_K, x.dtype), tiles, 0),
-        *(x, weights, ids, shares, h.view(scratch(weights, 1).dtype), output),
-    ):
+    tiles = next(tiles for most, tiles in TABLE[weights.layout] if tokens <= most)
+    shape = shape_of(weights, TOP_K, x.dtype)
+    like = scratch(shape, tiles, tokens, x.device)
+    wholes = [torch.full((each.numel() + 2048,), 7.0, dtype=each.dtype, device="cuda") for each in (like, x)]
+    between, output = wholes[0][1024:-1024], wholes[1][1024:-1024].view_as(x)
+    for launch in launches(decode_kernels(shape, tiles, 0), x, weights, ids, shares, between, output):
         launch(torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     assert distance(output, truth(layer, x, ids, shares))[0] > MIN_COSINE

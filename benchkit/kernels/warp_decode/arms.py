@@ -150,8 +150,9 @@ def packed_copies(weights: MoeWeights, layout: str) -> tuple[DecodeWeights, ...]
 
 def _arm(inputs: MoeInputs, tiles: Tiles, copies: tuple[DecodeWeights, ...]) -> PreparedArm:
     x = inputs.x
-    kernels = decode_kernels(shape_of(copies[0], inputs.top_k, x.dtype), tiles, x.device.index)
-    buffers = Buffers(h=scratch(copies[0], inputs.tokens * inputs.top_k), output=torch.empty_like(x))
+    shape = shape_of(copies[0], inputs.top_k, x.dtype)
+    kernels = decode_kernels(shape, tiles, x.device.index)
+    buffers = Buffers(h=scratch(shape, tiles, inputs.tokens, x.device), output=torch.empty_like(x))
     prepared = [
         launches(kernels, x, weights, inputs.topk_ids, inputs.topk_weights, buffers.h, buffers.output)
         for weights in copies
@@ -210,13 +211,28 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 }
 
 
+def _many(layout: str) -> tuple[tuple[UpTiles, ...], tuple[DownTiles, ...]]:
+    """What is worth a try from 64 tokens on."""
+    paired = LAYOUTS[layout].paired
+    downs = (
+        down(2, 2, paired, 2, 2, 12, 0, 168, 1),
+        down(4, 3, paired, 2, 2, 8, 0, 248, 1),
+        down(4, 3, 1, 1, 1, 8, 0, 248, 1),
+    )
+    return (up(2, 2, paired, paired, 128), up(4, 3, paired, 2, 248, 1)), downs
+
+
 def _space(layout: str, tokens: int) -> Iterator[Params]:
     """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows."""
+    ups, downs = _UPS[layout], _DOWNS[layout]
+    if tokens > 64:
+        more_ups, more_downs = _many(layout)
+        ups, downs = tuple((each, 1) for each in more_ups), (downs[-1], *more_downs)
     seen: set[str] = set()
     pairs = [
         Tiles(up=first, down=second, chains=chains)
-        for first, chains in _UPS[layout]
-        for second in _DOWNS[layout]
+        for first, chains in ups
+        for second in downs
         if tokens > GROUP or first.groups == second.groups == 1
     ]
     for tiles in (*pairs, *(tiles for _, tiles in TABLE[layout])):

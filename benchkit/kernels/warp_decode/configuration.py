@@ -138,7 +138,9 @@ class DownTiles:
     row_tiles, cluster, warps:
         A cluster of ``cluster`` CTAs of ``warps`` warps owns 16 x ``row_tiles`` rows of the output.
     prefetch:
-        Tasks whose h is loaded ahead: 0, 1 or 2.
+        Tasks whose h is loaded ahead: 0, 1 or 2; 0 with ``pairwise``.
+    pairwise:
+        1: the rows of each pair go through global memory and are added per token, for many tokens; 0: warps keep sums in shared memory.
     ctas_per_sm:
         The most CTAs that fit an SM: with one, none lands beside another while gate/up drains.
     """
@@ -151,6 +153,7 @@ class DownTiles:
     warps: int
     prefetch: int
     registers: int
+    pairwise: int
     ctas_per_sm: int
 
 
@@ -173,6 +176,7 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "cluster": (1, 2, 4, _LARGEST_CLUSTER),
     "warps": tuple(range(1, 33)),
     "prefetch": (0, 1, 2),
+    "pairwise": (0, 1),
     "registers": tuple(range(32, 256)),
     "ctas_per_sm": tuple(range(1, 17)),
     "chains": (1, 2),
@@ -189,6 +193,8 @@ def parse_tiles(params: Params) -> Tiles:
         raise DataError(
             f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
         )
+    if down.pairwise and down.prefetch:
+        raise DataError(f"params.down_prefetch: expected 0 with down_pairwise = 1, found {down.prefetch}")
     pdl = params.get("launch_pdl", True)
     if not isinstance(pdl, bool):
         raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
@@ -277,14 +283,16 @@ def up_shared_bytes(shape: LayerShape, tiles: UpTiles, tokens: int) -> int:
     warps = up_warps(shape)
     ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     sums = 2 * warps * tiles.flush * tiles.groups * 32 * 16
-    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups, weighted=False)
+    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups)
 
 
 def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of down uses."""
     ring = tiles.warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
-    parts = tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
-    return ring + max(parts, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups, weighted=True)
+    parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
+    pairs = tokens * shape.top_k
+    kept = 2 * (pairs + pairs % 2) if tiles.pairwise else 4 * pairs  # places, or routing weights
+    return ring + max(parts, mask_bytes(shape, tokens)) + kept + list_bytes(shape, tokens, tiles.groups)
 
 
 def mask_bytes(shape: LayerShape, tokens: int) -> int:
@@ -292,17 +300,16 @@ def mask_bytes(shape: LayerShape, tokens: int) -> int:
     return -(-(-(-tokens // 32) * shape.experts * 4) // 16) * 16
 
 
-def list_bytes(shape: LayerShape, tokens: int, groups: int, *, weighted: bool) -> int:
-    """The routing lists of a CTA (frame.cu, Lists::bytes)."""
+def list_bytes(shape: LayerShape, tokens: int, groups: int) -> int:
+    """The routing lists that both kernels have in a CTA (frame.cu, Lists::bytes)."""
     pairs = tokens * shape.top_k
     entries = min(pairs, min(pairs, shape.experts) + pairs // (groups * GROUP))
-    return (
-        entries * 8
-        + (4 * pairs if weighted else 0)
-        + 2 * (pairs + pairs % 2)
-        + 2 * (shape.experts + shape.experts % 2)
-        + 4
-    )
+    return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
+
+
+def scratch_elements(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
+    """Two-byte elements between the kernels: h [pairs, intermediate], and with ``pairwise`` the fp32 rows [pairs, hidden]."""
+    return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if tiles.pairwise else 0))
 
 
 def launched_bytes(needed: int, ctas_per_sm: int, *, sm_bytes: int, cta_bytes: int) -> int:

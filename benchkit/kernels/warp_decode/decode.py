@@ -5,7 +5,8 @@ Rules:
 2. What can be seen without the device (types, shapes, aliases, limits) is checked on every call; ids cannot be, see ``moe_decode``.
 3. The sums have a fixed order and there are no float atomics: the same inputs give the same bits, whatever runs beside them. Different
    tiles (another number of tokens, another device) may differ in the last bit.
-4. The only scratch is h [tokens * top_k, intermediate] of two bytes an element, from torch's allocator.
+4. The only scratch is h [tokens * top_k, intermediate] of two bytes an element, and from some number of tokens on (dispatch.py) float32
+   [tokens * top_k, hidden]; it comes from torch's allocator.
 """
 
 import ctypes
@@ -22,6 +23,7 @@ from benchkit.kernels.warp_decode.configuration import (
     Tiles,
     down_shared_bytes,
     launched_bytes,
+    scratch_elements,
     shape_problem,
     tiles_problem,
     up_shared_bytes,
@@ -87,9 +89,11 @@ def moe_decode(
     if tiles is None:
         raise DataError(f"moe_decode needs less shared memory than {tokens} tokens and {shape} take on {device.name}")
     output = torch.empty_like(x) if out is None else out
-    h = scratch(weights, tokens * shape.top_k)
+    between = scratch(shape, tiles, tokens, x.device)
     stream = torch.cuda.current_stream(x.device).cuda_stream
-    for launch in launches(decode_kernels(shape, tiles, x.device.index), x, weights, topk_ids, topk_weights, h, output):
+    for launch in launches(
+        decode_kernels(shape, tiles, x.device.index), x, weights, topk_ids, topk_weights, between, output
+    ):
         launch(stream)
     return output
 
@@ -151,17 +155,18 @@ def launches(
     weights: DecodeWeights,
     topk_ids: torch.Tensor,
     topk_weights: torch.Tensor,
-    h: torch.Tensor,
+    between: torch.Tensor,
     output: torch.Tensor,
 ) -> tuple[AttributedLaunch, AttributedLaunch]:
     """Gate/up and down for these tensors, ready to be issued as often as they live."""
     shape, tiles, device, tokens = kernels.shape, kernels.tiles, kernels.device, int(x.shape[0])
     limits = {"sm_bytes": device.sm_bytes, "cta_bytes": device.cta_bytes}
-    ids, shares, middle = _pointer(topk_ids), _pointer(topk_weights), _pointer(h)
+    ids, shares, h = _pointer(topk_ids), _pointer(topk_weights), _pointer(between)
+    rows = ctypes.c_void_p(between.data_ptr() + tokens * shape.top_k * shape.intermediate * between.element_size())
     count = ctypes.c_int32(tokens)
     gate_up = kernels.gate_up.attributed(
         GATE_UP,
-        *(_pointer(weights.w13), _pointer(x), ids, middle, count),
+        *(_pointer(weights.w13), _pointer(x), ids, h, count),
         grid=device.sm_count * tiles.up.ctas_per_sm,
         block=up_warps(shape) * 32,
         shared_bytes=launched_bytes(up_shared_bytes(shape, tiles.up, tokens), tiles.up.ctas_per_sm, **limits),
@@ -169,7 +174,7 @@ def launches(
     )
     down = kernels.down.attributed(
         DOWN,
-        *(_pointer(weights.w2), middle, ids, shares, _pointer(output), count),
+        *(_pointer(weights.w2), h, ids, shares, _pointer(output), rows, count),
         grid=shape.hidden // (16 * tiles.down.row_tiles) * tiles.down.cluster,
         block=tiles.down.warps * 32,
         shared_bytes=launched_bytes(down_shared_bytes(shape, tiles.down, tokens), tiles.down.ctas_per_sm, **limits),
@@ -179,10 +184,10 @@ def launches(
     return gate_up, down
 
 
-def scratch(weights: DecodeWeights, pairs: int) -> torch.Tensor:
-    """h [pairs, intermediate]: bf16 beside bf16 weights, else fp16."""
-    dtype = torch.bfloat16 if LAYOUTS[weights.layout].weight_format == "bf16" else torch.float16
-    return torch.empty((pairs, weights.intermediate), dtype=dtype, device=weights.w2.device)
+def scratch(shape: LayerShape, tiles: Tiles, tokens: int, device: torch.device) -> torch.Tensor:
+    """What lies between the kernels, one-dimensional: h in bf16 beside bf16 weights, else in fp16; behind it the rows of ``pairwise``."""
+    dtype = torch.bfloat16 if LAYOUTS[shape.layout].weight_format == "bf16" else torch.float16
+    return torch.empty(scratch_elements(shape, tiles.down, tokens), dtype=dtype, device=device)
 
 
 def shape_of(weights: DecodeWeights, top_k: int, x_dtype: torch.dtype) -> LayerShape:

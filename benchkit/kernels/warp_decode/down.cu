@@ -1,11 +1,14 @@
 // Kernel 2: y[token] = sum over the token's pairs of routing weight * (w2 . h[pair]).
 //
-// A cluster of DOWN_CLUSTER CTAs owns 16 * DOWN_ROW_TILES rows of the output for all tokens. Its work is the list of (entry, block of
-// 256 columns), dealt to the warps of the cluster in turn. Every warp adds into a tile of y of its own in shared memory; at the end
-// the tiles are added in the order of the warps, then of the CTAs. The first weights are on their way before kernel 1 has ended.
+// A cluster of DOWN_CLUSTER CTAs owns 16 * DOWN_ROW_TILES rows of the output for all tokens. The first weights are on their way before
+// kernel 1 has ended. There are two ways to the sum, both in a fixed order:
+// DOWN_PAIRWISE 0, few tokens: the work is the list of (entry, block of 256 columns), dealt to the warps of the cluster in turn; every warp
+// adds into a tile of y of its own in shared memory; at the end the tiles are added in the order of the warps, then of the CTAs.
+// DOWN_PAIRWISE 1, many tokens, whose tiles would leave no room for weights: the entries are dealt to the warps, which write the rows of
+// each pair to global memory (L2 holds them); at the end the rows of a token are added in the order of its slots.
 //
 // Macros: DOWN_GROUPS (tokens of an entry / 8), DOWN_STAGES, DOWN_TILES (row tiles of a stage), DOWN_ROW_TILES, DOWN_CLUSTER, DOWN_WARPS,
-// DOWN_PREFETCH (tasks whose h is loaded ahead, 0 to 2), DOWN_REGISTERS (of a thread).
+// DOWN_PREFETCH (tasks whose h is loaded ahead, 0 to 2; 0 with DOWN_PAIRWISE), DOWN_REGISTERS (of a thread), DOWN_PAIRWISE.
 constexpr int DOWN_THREADS = DOWN_WARPS * LANES;
 constexpr int DOWN_ROWS = DOWN_ROW_TILES * TILE_ROWS;
 constexpr int DOWN_STAGE_BYTES = Format::STAGE_BYTES * DOWN_TILES;
@@ -25,16 +28,21 @@ static __device__ __forceinline__ float peer_float(const float* at, int rank) {
     return v;
 }
 
+constexpr int TASK_BLOCKS = DOWN_PAIRWISE ? DOWN_BLOCKS : 1;             // blocks of columns that a task covers
+constexpr int TASKS_OF_ENTRY = DOWN_PAIRWISE ? 1 : DOWN_BLOCKS;
+static_assert(!DOWN_PAIRWISE || DOWN_PREFETCH == 0, "with DOWN_PAIRWISE h is loaded block by block");
+using DownLists = Lists<DOWN_THREADS, DOWN_GROUPS * GROUP, DOWN_PAIRWISE ? PLACES : WEIGHTS>;
+
+// pair_rows: float [pairs][HIDDEN] with DOWN_PAIRWISE, else unused.
 extern "C" __global__ void __maxnreg__(DOWN_REGISTERS)
-warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routing, u16* y, int tokens) {
+warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routing, u16* y, float* pair_rows, int tokens) {
     extern __shared__ __align__(128) u8 memory[];
     const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
     const int rank = blockIdx.x % DOWN_CLUSTER, row_block = blockIdx.x / DOWN_CLUSTER;
     float* parts = (float*)(memory + DOWN_RING_BYTES);
-    const int part_size = tokens * DOWN_ROWS;  // of a warp
+    const int part_size = DOWN_PAIRWISE ? 0 : tokens * DOWN_ROWS;  // of a warp
     const int over = max(DOWN_WARPS * part_size * 4, mask_bytes(tokens));  // the masks lie over the parts
     u8* bars = memory + DOWN_RING_BYTES + over;
-    using DownLists = Lists<DOWN_THREADS, DOWN_GROUPS * GROUP, true>;
     if (thread == 0 && DOWN_RING_BYTES + over + DOWN_BAR_BYTES + DownLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("down was launched with too little shared memory");
     DownLists lists(bars + DOWN_BAR_BYTES, (u8*)parts, ids, routing, tokens);
     Ring<DOWN_STAGES, DOWN_STAGE_BYTES> ring(memory + warp * DOWN_STAGES * DOWN_STAGE_BYTES, bars + warp * DOWN_STAGES * 8, lane);
@@ -44,17 +52,19 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     lists.build_entries(thread);  // ids, routing weights and expert weights are not written by kernel 1
 
     constexpr int STEP = DOWN_WARPS * DOWN_CLUSTER;
-    const int tasks = *lists.length * DOWN_BLOCKS, own = warp * DOWN_CLUSTER + rank;
+    const int tasks = *lists.length * TASKS_OF_ENTRY, own = warp * DOWN_CLUSTER + rank;
     const bool producer = lane < Format::PRODUCERS;
-    int ahead = own, ahead_tile = 0, ahead_part = 0;
+    int ahead = own, ahead_block = 0, ahead_tile = 0, ahead_part = 0;
     auto issue = [&]() {
-        const int entry = ahead / DOWN_BLOCKS;
-        Format::issue<false>(ring, w2, lists.entries[entry].expert, row_block * DOWN_ROW_TILES + ahead_tile, ahead - entry * DOWN_BLOCKS, ahead_part, DOWN_TILES, lane);
+        const int entry = ahead / TASKS_OF_ENTRY, block = ahead - entry * TASKS_OF_ENTRY + ahead_block;
+        Format::issue<false>(ring, w2, lists.entries[entry].expert, row_block * DOWN_ROW_TILES + ahead_tile, block, ahead_part, DOWN_TILES, lane);
         if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
         ahead_part = 0;
         ahead_tile += DOWN_TILES;
         if (ahead_tile < DOWN_ROW_TILES) return;
         ahead_tile = 0;
+        if (TASK_BLOCKS > 1 && ++ahead_block < TASK_BLOCKS) return;
+        ahead_block = 0;
         ahead += STEP;
     };
 #pragma unroll 1  // ptxas 13.0.88 unrolls this wrongly with 3 stages and 2 parts: the step is added twice
@@ -65,16 +75,69 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     __syncwarp();
     wait_for_predecessor();  // h, and the right to write y
 
-    auto load = [&](int task, u32 (&x)[DOWN_GROUPS][WORDS]) {
-        if (task >= tasks) return;
-        const int entry = task / DOWN_BLOCKS, block = task - entry * DOWN_BLOCKS;
+    auto load = [&](int entry, int block, u32 (&x)[DOWN_GROUPS][WORDS]) {
         const int limit = INTERMEDIATE % TILE_K == 0 ? TILE_K : INTERMEDIATE - block * TILE_K;
         const u16* first = h + (i64)lists.entries[entry].first * INTERMEDIATE + block * TILE_K;
         load_inputs<DOWN_GROUPS, false, Format>(x, lists.entries[entry].count, limit, lane, [&](int i) { return first + i * INTERMEDIATE; });
     };
+    // Adds the products of DOWN_TILES row tiles with one block of columns.
+    auto add_products = [&](int count, int block, const u32 (&x)[DOWN_GROUPS][WORDS], const float (&sums)[DOWN_GROUPS][2][2], float (&out)[DOWN_TILES][DOWN_GROUPS][4]) {
+        const int limit = INTERMEDIATE % TILE_K == 0 ? TILE_K : INTERMEDIATE - block * TILE_K;
+#pragma unroll
+        for (int part = 0; part < Format::PARTS; part++) {
+            const u8* stage = ring.wait();
+#pragma unroll
+            for (int k = 0; k < DOWN_TILES; k++) multiply<DOWN_GROUPS, Format>(stage + k * Format::TILE_BYTES, part, lane, limit, count, x, sums, out[k]);
+            __syncwarp();
+            if (producer && ahead < tasks) issue();
+            ring.read_one();
+        }
+    };
+
+#if DOWN_PAIRWISE
+#pragma unroll 1
+    for (int entry = own; entry < tasks; entry += STEP) {
+        const int count = lists.entries[entry].count, pair = lists.entries[entry].first;
+        float out[DOWN_ROW_TILES / DOWN_TILES][DOWN_TILES][DOWN_GROUPS][4] = {};
+#pragma unroll 1
+        for (int block = 0; block < DOWN_BLOCKS; block++) {
+            u32 x[DOWN_GROUPS][WORDS];
+            float sums[DOWN_GROUPS][2][2] = {};
+            load(entry, block, x);
+            sum_inputs<DOWN_GROUPS, Format>(x, count, sums);
+#pragma unroll
+            for (int tile = 0; tile < DOWN_ROW_TILES / DOWN_TILES; tile++) add_products(count, block, x, sums, out[tile]);
+        }
+#pragma unroll
+        for (int n = 0; n < DOWN_GROUPS; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int column = n * GROUP + lane % 4 * 2 + i;
+                float* at = pair_rows + (i64)(pair + column) * HIDDEN + row_block * DOWN_ROWS + lane / 4;
+                if (column < count)
+#pragma unroll
+                    for (int tile = 0; tile < DOWN_ROW_TILES; tile++) {
+                        at[tile * TILE_ROWS] = out[tile / DOWN_TILES][tile % DOWN_TILES][n][i];
+                        at[tile * TILE_ROWS + 8] = out[tile / DOWN_TILES][tile % DOWN_TILES][n][2 + i];
+                    }
+            }
+    }
+    if (DOWN_CLUSTER > 1) cluster_barrier();
+    else __syncthreads();
+    constexpr int SHARE = DOWN_ROWS / DOWN_CLUSTER;  // rows that this CTA writes
+    for (int i = thread; i < tokens * SHARE; i += DOWN_THREADS) {
+        const int token = i / SHARE, row = row_block * DOWN_ROWS + rank * SHARE + i % SHARE;
+        float total = 0.0f;
+#pragma unroll
+        for (int k = 0; k < TOP_K; k++) {
+            const u32 at = lists.places[token * TOP_K + k];
+            if (at != DownLists::SKIPPED) total += load_float(routing + token * TOP_K + k) * load_float(pair_rows + (i64)at * HIDDEN + row);
+        }
+        y[(i64)token * HIDDEN + row] = to_output(total);
+    }
+#else
     auto process = [&](int task, const u32 (&x)[DOWN_GROUPS][WORDS]) {
         const int entry = task / DOWN_BLOCKS, block = task - entry * DOWN_BLOCKS;
-        const int limit = INTERMEDIATE % TILE_K == 0 ? TILE_K : INTERMEDIATE - block * TILE_K;
         const int count = lists.entries[entry].count, pair = lists.entries[entry].first;
         float sums[DOWN_GROUPS][2][2] = {};
         sum_inputs<DOWN_GROUPS, Format>(x, count, sums);
@@ -91,15 +154,7 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
 #pragma unroll
         for (int tile = 0; tile < DOWN_ROW_TILES; tile += DOWN_TILES) {
             float out[DOWN_TILES][DOWN_GROUPS][4] = {};
-#pragma unroll
-            for (int part = 0; part < Format::PARTS; part++) {
-                const u8* stage = ring.wait();
-#pragma unroll
-                for (int k = 0; k < DOWN_TILES; k++) multiply<DOWN_GROUPS, Format>(stage + k * Format::TILE_BYTES, part, lane, limit, count, x, sums, out[k]);
-                __syncwarp();
-                if (producer && ahead < tasks) issue();
-                ring.read_one();
-            }
+            add_products(count, block, x, sums, out);
 #pragma unroll
             for (int k = 0; k < DOWN_TILES; k++)
 #pragma unroll
@@ -113,20 +168,22 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
         }
         __syncwarp();
     };
+    auto load_task = [&](int task, u32 (&x)[DOWN_GROUPS][WORDS]) {
+        if (task < tasks) load(task / DOWN_BLOCKS, task % DOWN_BLOCKS, x);
+    };
     u32 x[DOWN_PREFETCH + 1][DOWN_GROUPS][WORDS];
 #pragma unroll
-    for (int d = 0; d < DOWN_PREFETCH; d++) load(own + d * STEP, x[d]);
+    for (int d = 0; d < DOWN_PREFETCH; d++) load_task(own + d * STEP, x[d]);
 #pragma unroll 1
     for (int task = own; task < tasks; task += (DOWN_PREFETCH + 1) * STEP) {
 #pragma unroll
         for (int d = 0; d <= DOWN_PREFETCH; d++) {
             const int now = task + d * STEP;
             if (now >= tasks) break;
-            load(now + DOWN_PREFETCH * STEP, x[(d + DOWN_PREFETCH) % (DOWN_PREFETCH + 1)]);
+            load_task(now + DOWN_PREFETCH * STEP, x[(d + DOWN_PREFETCH) % (DOWN_PREFETCH + 1)]);
             process(now, x[d]);
         }
     }
-
     __syncthreads();
     for (int i = thread; i < part_size; i += DOWN_THREADS) {
         float total = parts[i];
@@ -147,4 +204,5 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
         }
         cluster_barrier();  // no CTA ends while another reads its memory
     }
+#endif
 }

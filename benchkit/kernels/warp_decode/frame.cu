@@ -141,10 +141,13 @@ static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens +
 
 // The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
 // Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). A single token keeps the order of its slots.
-template <int THREADS, int PAIRS_OF_ENTRY, bool WEIGHTED> struct Lists {
+enum ListKind { TOKENS, WEIGHTS, PLACES };  // what is kept of a pair: its token; also its routing weight; also where each slot of a token went
+template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     static constexpr int KEPT = 2;  // ids that a thread keeps instead of loading them twice
+    static constexpr u16 SKIPPED = 0xffff;
     Entry* entries;
-    float* weights;   // of a pair
+    float* weights;   // of a pair (WEIGHTS)
+    u16* places;      // of slot k of token b at [b * TOP_K + k]: its pair, or SKIPPED (PLACES)
     u16* tokens;      // of a pair
     u16* offsets;     // of an expert: its first pair
     int* length;      // number of entries
@@ -158,26 +161,31 @@ template <int THREADS, int PAIRS_OF_ENTRY, bool WEIGHTED> struct Lists {
         const int experts = pairs < EXPERTS ? pairs : EXPERTS, most = experts + pairs / PAIRS_OF_ENTRY;
         return pairs < most ? pairs : most;
     }
+    static __device__ __forceinline__ int even(int count) { return count + count % 2; }
     // Bytes from `at` on; configuration.py (list_bytes) computes the same.
     static __device__ __forceinline__ int bytes(int pairs) {
-        return entry_capacity(pairs) * 8 + (WEIGHTED ? 4 : 0) * pairs + 2 * (pairs + pairs % 2) + 2 * (EXPERTS + EXPERTS % 2) + 4;
+        const int more = KIND == WEIGHTS ? 4 * pairs : KIND == PLACES ? even(pairs) * 2 : 0;
+        return entry_capacity(pairs) * 8 + more + even(pairs) * 2 + even(EXPERTS) * 2 + 4;
     }
     __device__ __forceinline__ Lists(u8* at, u8* over, const int* ids_, const float* routing_, int tokens_)
         : mask((u32*)over), ids(ids_), routing(routing_), token_count(tokens_), pairs(tokens_ * TOP_K) {
         entries = (Entry*)at;
         at += entry_capacity(pairs) * 8;
         weights = (float*)at;
-        if (WEIGHTED) at += pairs * 4;
+        places = (u16*)at;
+        at += KIND == WEIGHTS ? 4 * pairs : KIND == PLACES ? even(pairs) * 2 : 0;
         tokens = (u16*)at;
-        at += 2 * (pairs + pairs % 2);
+        at += even(pairs) * 2;
         offsets = (u16*)at;
-        length = (int*)(at + 2 * (EXPERTS + EXPERTS % 2));
+        length = (int*)(at + even(EXPERTS) * 2);
     }
     __device__ __forceinline__ int mask_words() const { return (token_count + 31) / 32; }
     // Before a barrier.
     __device__ __forceinline__ void clear(int thread) {
         if (token_count > 1)
             for (int i = thread; i < mask_words() * EXPERTS; i += THREADS) mask[i] = 0;
+        if (KIND == PLACES)
+            for (int i = thread; i < pairs; i += THREADS) places[i] = SKIPPED;
     }
     template <class Visit> __device__ __forceinline__ void each_pair(int thread, Visit visit) const {
 #pragma unroll
@@ -209,6 +217,11 @@ template <int THREADS, int PAIRS_OF_ENTRY, bool WEIGHTED> struct Lists {
         if (thread < LANES) scan(thread);
         __syncthreads();
     }
+    __device__ __forceinline__ void keep(int pair, int token, int at) {
+        tokens[at] = (u16)token;
+        if (KIND == WEIGHTS) weights[at] = load_float(routing + pair);
+        if (KIND == PLACES) places[pair] = (u16)at;
+    }
     // One token: its entries are its experts, in the order of its slots.
     __device__ __forceinline__ void build_single(int thread) {
         if (thread < LANES) {
@@ -217,8 +230,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, bool WEIGHTED> struct Lists {
             if ((u32)id < EXPERTS) {
                 const int at = __popc(valid & ((1u << thread) - 1));
                 entries[at] = Entry{(u16)id, (u16)at, 1, 0, 1};
-                tokens[at] = 0;
-                if (WEIGHTED) weights[at] = load_float(routing + thread);
+                keep(thread, 0, at);
             }
             if (thread == 0) *length = __popc(valid);
         }
@@ -261,8 +273,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, bool WEIGHTED> struct Lists {
             const int token = pair / TOP_K, word = token / 32;
             int at = offsets[id] + __popc(mask[word * EXPERTS + id] & ((1u << token % 32) - 1));
             for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
-            tokens[at] = (u16)token;
-            if (WEIGHTED) weights[at] = load_float(routing + pair);
+            keep(pair, token, at);
         });
         __syncthreads();
     }

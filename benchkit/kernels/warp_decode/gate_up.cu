@@ -48,7 +48,7 @@ warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, int tok
     float4* sums = (float4*)(memory + UP_RING_BYTES);
     const int over = max(2 * UP_WARPS * UP_SUMS * 16, mask_bytes(tokens));  // the masks lie over the sums
     u8* bars = memory + UP_RING_BYTES + over;
-    using UpLists = Lists<UP_THREADS, UP_GROUPS * GROUP, false>;
+    using UpLists = Lists<UP_THREADS, UP_GROUPS * GROUP, TOKENS>;
     if (thread == 0 && UP_RING_BYTES + over + UP_BAR_BYTES + UpLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("gate/up was launched with too little shared memory");
     UpLists lists(bars + UP_BAR_BYTES, (u8*)sums, ids, nullptr, tokens);
     Ring<UP_STAGES, UP_STAGE_BYTES> ring(memory + warp * UP_STAGES * UP_STAGE_BYTES, bars + warp * UP_STAGES * 8, lane);
@@ -59,8 +59,8 @@ warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, int tok
     for (int at = blockIdx.x * UP_THREADS + thread; at < tokens * (HIDDEN / 64); at += gridDim.x * UP_THREADS) prefetch(x + (i64)at * 64);
     lists.build_entries(thread);
 
-    const int items = *lists.length * UP_M_TILES, share = items / (int)gridDim.x, rest = items % (int)gridDim.x, cta = blockIdx.x;
-    const int first = cta * share + min(cta, rest), last = first + share + (cta < rest);
+    const int items = *lists.length * UP_M_TILES, grid = gridDim.x, share = items / grid, rest = items % grid, cta = blockIdx.x;
+    const int first = cta * share + cta * rest / grid, last = (cta + 1) * share + (cta + 1) * rest / grid;  // items * cta / grid
     // The producer is ahead of the readers and walks the same way: segments, passes, stages of tiles, parts of a stage.
     const bool producer = lane < Format::PRODUCERS;
     int ahead = first, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;

@@ -13,6 +13,7 @@ from benchkit.kernels.warp_decode.configuration import (
     launched_bytes,
     list_bytes,
     parse_tiles,
+    scratch_elements,
     shape_problem,
     tiles_problem,
     up_shared_bytes,
@@ -45,6 +46,7 @@ def test_parameters_there_and_back():
         "down_warps": 12,
         "down_prefetch": 0,
         "down_registers": 96,
+        "down_pairwise": 0,
         "down_ctas_per_sm": 1,
         "launch_pdl": True,
     }
@@ -62,6 +64,10 @@ def test_parameters_there_and_back():
         ({"down_stages": True}, "params.down_stages: expected an integer from 1 to 32, found True"),
         ({"up_tiles": 2, "up_flush": 1}, "params.up_flush: expected a multiple of up_tiles = 2, found 1"),
         ({"down_tiles": 2}, "params.down_row_tiles: expected a multiple of down_tiles = 2, found 1"),
+        (
+            {"down_pairwise": 1, "down_prefetch": 2},
+            "params.down_prefetch: expected 0 with down_pairwise = 1, found 2",
+        ),
         ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
         ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
     ],
@@ -135,11 +141,19 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     assert up_warps(shape(hidden=64)) == 1
     assert up_warps(shape(hidden=7168)) == 7  # 28 blocks of columns, 4 a warp
     assert up_warps(shape(hidden=4352)) == 6  # 17 blocks, 3 a warp
-    # lists of 8 tokens x 8: 64 entries at most, a weight and a token a pair, 128 offsets, the length
-    assert list_bytes(shape(), 8, 1, weighted=True) == 64 * 8 + 64 * 4 + 64 * 2 + 128 * 2 + 4
-    assert list_bytes(shape(), 64, 2, weighted=False) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
+    # lists of 8 tokens x 8: 64 entries at most, a token a pair, 128 offsets, the length
+    assert list_bytes(shape(), 8, 1) == 64 * 8 + 64 * 2 + 128 * 2 + 4
+    assert list_bytes(shape(), 64, 2) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
     assert up_shared_bytes(shape("bf16-packed"), TILES.up, 1) == 8 * 2 * 4104 + 2 * 8 * 4 * 512 + 8 * 8 + 16 + 256 + 4
     assert down_shared_bytes(shape("awq-packed"), TILES.down, 1) == 12 * 2 * 2184 + 12 * 64 + 64 + 32 + 16 + 256 + 4
+
+
+def test_pairwise_needs_no_room_for_the_tokens():
+    tiles = down(4, 3, 1, 2, 2, 8, 0, 248, 1)
+    lists = list_bytes(shape(), 512, 4) + 2 * 4096
+    assert down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 4 + lists
+    assert scratch_elements(shape(), tiles, 512) == 4096 * (768 + 2 * 2048)
+    assert scratch_elements(shape(), TILES.down, 512) == 4096 * 768
 
 
 def test_no_more_ctas_than_wanted_fit():
