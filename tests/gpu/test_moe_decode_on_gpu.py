@@ -222,9 +222,8 @@ def test_arms(device, kernel):
     weights = fixture_weights(weight_format)
     for tokens in (1, 8, 64):
         given = make_inputs(weights, route("uniform", 1, tokens, 128, TOP_K))
-        arm = registry.prepare(
-            kernel, given, as_params(dict(TABLE[layout])[next(m for m, _ in TABLE[layout] if tokens <= m)])
-        )
+        tiles = next(tiles for most, tiles in TABLE[layout] if tokens <= most)
+        arm = registry.prepare(kernel, given, as_params(tiles))
         assert isinstance(arm, PreparedArm)
         assert arm.scratch_bytes == tokens * TOP_K * 768 * 2
         assert len(arm.binaries) == 2
@@ -241,12 +240,8 @@ def test_arms(device, kernel):
         assert arm.output_bytes() == first
         up, down = device.kernels(arm.call)
         assert (up.name, down.name) == ("warp_decode_gate_up", "warp_decode_down")
-        assert up.grid == (264, 1, 1)
-        assert down.block == (arm_warps(layout, tokens) * 32, 1, 1)
-
-
-def arm_warps(layout: str, tokens: int) -> int:
-    return next(tiles for most, tiles in TABLE[layout] if tokens <= most).down.warps
+        assert up.grid == (132 * tiles.up.ctas_per_sm, 1, 1)
+        assert down.block == (tiles.down.warps * 32, 1, 1)
 
 
 def test_arms_refuse_with_the_reason():
