@@ -24,7 +24,15 @@ from benchkit.kernels.warp_decode.configuration import (
     as_params,
     parse_tiles,
 )
-from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
+from benchkit.kernels.warp_decode.decode import (
+    CAPABILITY,
+    decode_kernels,
+    device_limits,
+    fit_problem,
+    launches,
+    scratch,
+    shape_of,
+)
 from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, up
 from benchkit.kernels.warp_decode.layer import Buffers, prepared_arm
@@ -101,7 +109,7 @@ def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Su
         return Support.no(f"needs {LAYOUTS[layout].weight_format} weights, found {weights.weight_format}")
     properties = torch.cuda.get_device_properties(device)
     capability = (properties.major, properties.minor)
-    if capability < (9, 0):
+    if capability < CAPABILITY:
         return Support.no(f"needs compute capability 9.0 (bulk copies), found {capability[0]}.{capability[1]}")
     problem = _input_problem(inputs, capability)
     if problem is not None:
@@ -212,7 +220,7 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 
 
 def _many(layout: str) -> tuple[tuple[UpTiles, ...], tuple[DownTiles, ...]]:
-    """What is worth a try from 64 tokens on."""
+    """What is worth a try beyond 64 tokens."""
     paired = LAYOUTS[layout].paired
     downs = (
         down(2, 2, paired, 2, 2, 12, 0, 168, 1),

@@ -21,14 +21,16 @@ _RESERVED = 1024  # bytes of shared memory that the driver keeps of a CTA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the kernels find weights: the source file with the macros of the format, and bytes of a staged part and of a tile.
+    """How the kernels find weights.
 
     Parameters
     ----------
     weight_format:
         Name of the checkpoint format (benchkit.fixture.weights).
-    parts:
-        Stages of a tile of 16 rows x 256 columns.
+    source, macros:
+        The file in this folder, and what it is compiled with.
+    stage_bytes:
+        Shared memory of one stage of one row tile.
     paired:
         Row tiles that stand side by side in storage; the most that one stage takes.
     multiple:
@@ -38,9 +40,7 @@ class Layout:
     weight_format: str
     source: str
     macros: tuple[tuple[str, int], ...]
-    parts: int
     stage_bytes: int
-    tile_bytes: int
     paired: int
     multiple: int
 
@@ -50,9 +50,7 @@ LAYOUTS: Mapping[str, Layout] = {
         weight_format="bf16",
         source="format_bf16.cu",
         macros=(("CHECKPOINT", 1),),
-        parts=2,
         stage_bytes=16 * 320,
-        tile_bytes=8192,
         paired=1,
         multiple=MULTIPLE,
     ),
@@ -60,9 +58,7 @@ LAYOUTS: Mapping[str, Layout] = {
         weight_format="bf16",
         source="format_bf16.cu",
         macros=(("CHECKPOINT", 0),),
-        parts=2,
         stage_bytes=4096,
-        tile_bytes=8192,
         paired=1,
         multiple=MULTIPLE,
     ),
@@ -70,9 +66,7 @@ LAYOUTS: Mapping[str, Layout] = {
         weight_format="mxfp8",
         source="format_mxfp8.cu",
         macros=(),
-        parts=1,
         stage_bytes=4224,
-        tile_bytes=4224,
         paired=1,
         multiple=MULTIPLE,
     ),
@@ -80,9 +74,7 @@ LAYOUTS: Mapping[str, Layout] = {
         weight_format="awq-int4-g128",
         source="format_awq.cu",
         macros=(),
-        parts=1,
         stage_bytes=2176,
-        tile_bytes=2176,
         paired=2,
         multiple=128,
     ),

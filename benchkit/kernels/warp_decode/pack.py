@@ -19,16 +19,8 @@ from benchkit.fixture import awq_device
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, TILE_K, TILE_ROWS
 
 AWQ_GROUP = 128
-_NIBBLE_BITS = (
-    2,
-    18,
-    6,
-    22,
-    10,
-    26,
-    14,
-    30,
-)  # where a packed word has the weight of (register, half); the last one wraps around
+# where a packed word has the weight of (register, half); the last one wraps around
+_NIBBLE_BITS = (2, 18, 6, 22, 10, 26, 14, 30)
 _SCALE_BLOCK = 32
 _E8M0_NAN = 255
 _CHUNK = 8  # experts packed at a time
@@ -43,6 +35,10 @@ class DecodeWeights:
     layout:
         ``bf16``: w13 [experts, 2 * intermediate, hidden] (gate rows first) and w2 [experts, hidden, intermediate] in bfloat16;
         ``bf16-packed``, ``mxfp8-packed``, ``awq-packed``: uint8 as ``pack_bf16``, ``pack_mxfp8`` and ``pack_awq`` make them.
+    experts, hidden, intermediate:
+        Sizes of the layer.
+    w13, w2:
+        Gate and up, and down.
     """
 
     layout: str
