@@ -56,7 +56,7 @@ def test_other_layers_and_devices_compile(layout):
 
 
 def test_two_tiles_that_differ_in_one_kernel_share_the_other():
-    tiles = row("bf16", 16)
+    tiles = row("bf16", 64)
     other = Tiles(up=tiles.up, down=replace(tiles.down, warps=6))
     first, second = (compile_decode(shape("bf16"), GATE_UP, each, "sm_90") for each in (tiles, other))
     assert first is second
@@ -65,7 +65,7 @@ def test_two_tiles_that_differ_in_one_kernel_share_the_other():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_machine_code(layout, tmp_path):
     """Weights come by bulk copies, products are of tensor cores, nothing is added by atomics beyond the masks of the routing lists."""
-    tiles = row(layout, 16 if layout.startswith("bf16") else 64)
+    tiles = row(layout, 64)
     for kernel in (GATE_UP, DOWN):
         code = sass(compile_decode(shape(layout), kernel, tiles, "sm_90").code, tmp_path / f"{kernel}.cubin")
         names = code[kernel]
