@@ -29,7 +29,7 @@ FORMATS = ("text", "json", "html", "markdown", "latex", "junit")
 
 
 @click.group(context_settings=_CONTEXT, invoke_without_command=True)
-@click.version_option(package_name="benchkit-ni", message="%(version)s")
+@click.version_option(package_name="benchkit-ni")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Recompute every number of a benchkit bundle from its raw samples, and say what holds."""
@@ -57,17 +57,23 @@ def report_command(
 ) -> None:
     """Check bundles, in folders or by URL, and report what holds."""
     if protocol is not None and not protocol.is_file():
-        raise click.UsageError(f"--protocol {protocol}: no such file")
+        raise click.UsageError(f"--protocol {protocol}: expected the file of a protocol, found none; give its path")
     if signed_by is not None and not signed_by.is_file():
-        raise click.UsageError(f"--signed-by {signed_by}: no such file")
+        raise click.UsageError(
+            f"--signed-by {signed_by}: expected a public key (OpenSSH), found no file; give its path"
+        )
     if form == "html":
         _need_pictures()
     with ExitStack() as stack:
         checked = [_checked(bundle, protocol, stack, signed_by) for bundle in bundles]
         reports, folders = [report for report, _ in checked], tuple(folder for _, folder in checked)
         text = _rendered(reports, folders, form, colour=output is None)
-    _write(text, output, ascii_alone=form in ("text", "json"))
-    context.exit(exit_code(reports, require))
+    code = exit_code(reports, require)
+    try:
+        _write(text, output, ascii_alone=form in ("text", "json"))
+    except BrokenPipeError:  # whoever reads has seen enough; what was found stays what was found
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    context.exit(code)
 
 
 @cli.command("reproduce")
@@ -133,7 +139,9 @@ def index_command(context: click.Context, locations: tuple[str, ...], output: Pa
     try:
         write_catalogue(table, output)
     except OSError as error:
-        raise click.UsageError(f"--output {output}: cannot be written ({error.strerror or error})") from error
+        raise click.UsageError(
+            f"--output {output}: cannot be written ({error.strerror or error}); give a place that can be"
+        ) from error
     for report in reports:
         click.echo(ascii(f"{report.validity.value:<15}  {report.bundle.path}")[1:-1], err=True)
     click.echo(f"{output}: {table.num_rows} rows of {len(reports)} bundles")
@@ -298,7 +306,9 @@ def _write(text: str, output: Path | None, *, ascii_alone: bool) -> None:
     except OSError as error:
         if whole:
             part.unlink(missing_ok=True)
-        raise click.UsageError(f"--output {output}: cannot be written ({error.strerror or error})") from error
+        raise click.UsageError(
+            f"--output {output}: cannot be written ({error.strerror or error}); give a place that can be"
+        ) from error
 
 
 def main() -> None:

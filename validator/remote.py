@@ -124,7 +124,7 @@ class _Source:
         try:
             _reached(self.url, lambda: self.files.info(path))
         except CouldNotCheckError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            if isinstance(error.__cause__, FileNotFoundError) and not _silent(error.__cause__):
                 return False
             raise
         return True
@@ -141,6 +141,13 @@ class _Source:
                 piece = piece[:left]
                 left -= len(piece)
                 yield piece
+
+
+def _silent(error: BaseException) -> bool:
+    """Say whether no server answered: fsspec calls that, too, a file that is not there."""
+    from aiohttp import ClientConnectionError
+
+    return isinstance(error.__cause__ or error.__context__, ClientConnectionError)
 
 
 def _options(url: str) -> Mapping[str, Any]:
@@ -167,4 +174,9 @@ def _reached(url: str, call: Any) -> Any:
         return call()
     except errors as error:
         text = " ".join(str(error).split())[:200]
-        raise CouldNotCheckError(f"{url}: cannot be read ({type(error).__name__}: {text})") from error
+        cause = error.__cause__ or error.__context__
+        if isinstance(error, FileNotFoundError) and cause is not None and url.startswith(("http://", "https://")):
+            text = " ".join(str(cause).split())[:200]
+        raise CouldNotCheckError(
+            f"{url}: cannot be read ({type(error).__name__}: {text}); look whether the place answers"
+        ) from error

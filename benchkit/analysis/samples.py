@@ -45,7 +45,16 @@ class Samples:
 
     def sound(self, point: str, arm: str) -> bool:
         """Whether every duration of the arm at the point is above 0, in all processes."""
-        return all(bool(np.all(v > 0)) for (_, p, a), v in self._duration.items() if (p, a) == (point, arm))
+        return not self.not_positive(point, arm)
+
+    def not_positive(self, point: str, arm: str) -> dict[int, int]:
+        """Process -> how many of the arm's durations at the point are 0 or less; processes without one are left out."""
+        counts = {
+            process: int(np.count_nonzero(values <= 0))
+            for (process, p, a), values in sorted(self._duration.items())
+            if (p, a) == (point, arm)
+        }
+        return {process: count for process, count in counts.items() if count}
 
     def count(self, point: str, arm: str) -> int:
         """Timed samples over all processes."""

@@ -44,6 +44,7 @@ def _lines_of(analysis: Analysis) -> Iterator[str]:
     width = max(len(row.point.id) for row in analysis.claims.comparisons)
     for row in analysis.claims.comparisons:
         yield from _comparison(row, width)
+    yield from _not_positive(evidence)
     yield from _family(analysis, width)
     if rules.sensitivity:
         yield "sensitivity (named in the protocol; enters no verdict):"
@@ -55,6 +56,19 @@ def _lines_of(analysis: Analysis) -> Iterator[str]:
     yield from _series(analysis)
     yield "limits of these numbers:"
     yield from (f"  {line}" for line in LIMITS)
+
+
+def _not_positive(evidence: Evidence) -> Iterator[str]:
+    """Name the arms that have no numbers because a clock gave a duration of 0 or less."""
+    for point in evidence.protocol.points:
+        for arm in evidence.protocol.arms_at(point.id):
+            found = evidence.samples.not_positive(point.id, arm.name)
+            if found:
+                rows = ", ".join(f"{count} in process {process}" for process, count in found.items())
+                yield (
+                    f"  {point.id}  {arm.name}: durations of 0 ns or less ({rows}): no number is computed from the arm there, and the "
+                    "validator will say INVALID; find the fault of the clock, never drop the rows"
+                )
 
 
 def _comparison(row: ComparisonRow, width: int) -> Iterator[str]:

@@ -79,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); give a place that can be") from error
 
 
 def parse_toml(data: bytes, source: str) -> Mapping[str, object]:
@@ -99,7 +99,7 @@ def parse_toml(data: bytes, source: str) -> Mapping[str, object]:
     except RecursionError as error:
         raise ProtocolError([_TOO_DEEP], source) from error
     except tomllib.TOMLDecodeError as error:
-        raise ProtocolError([f"file: expected TOML 1.0, found: {error}"], source) from error
+        raise ProtocolError([f"file: expected TOML 1.0, found: {error}; mend the line"], source) from error
     except ValueError as error:  # Python's limit on the digits of an integer
         raise ProtocolError(
             ["file: expected integers of at most 2^53 - 1, found one of thousands of digits"], source

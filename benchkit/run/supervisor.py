@@ -107,7 +107,9 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
         _note(folder, planned, "start")
     except OSError as error:
         folder.discard()
-        raise OutputError(f"{folder.root}: cannot be made ({error.strerror}); nothing was started") from error
+        raise OutputError(
+            f"{folder.root}: cannot be made ({error.strerror}); give a place that can be written (--out); nothing was started"
+        ) from error
     except BaseException:
         folder.discard()
         raise

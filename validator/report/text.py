@@ -41,6 +41,7 @@ _SAYS = {
     "software power cap": " (throttle bit 0x4, and the SM clocks that were seen; no gate)",
 }
 _MOST_REASONS = 30
+_NOTHING_TO_CHECK = "remedy: give the folder or the URL of a sealed bundle; a newer format needs a newer validator"
 _WITHHELD = (
     "The numbers of an INVALID bundle are not shown: no median, ratio or rate of it is to be quoted "
     "(--format json and html have them, marked)."
@@ -70,7 +71,8 @@ def _body(report: Report) -> Iterator[str]:
         yield from _arms(report.numbers)
         yield from _controls(report.numbers)
         yield from _more(report)
-    yield from _listed("notes", list(report.notes))
+    said = {item.blocked_by for item in report.not_checked}
+    yield from _listed("notes", [note for note in report.notes if note not in said])
     yield from _listed("not applicable", [f"{item.check}: {item.why}" for item in report.not_applicable])
     yield ""
     if not report.context.protocol_given and report.validity is not Validity.COULD_NOT_CHECK:
@@ -113,9 +115,12 @@ def _reasons(report: Report) -> Iterator[str]:
             yield f"    remedy: {finding.reason.remedy}"
         if len(report.reasons) > _MOST_REASONS:
             yield f"  ... and {len(report.reasons) - _MOST_REASONS} more (--format json lists all)"
-    yield from _listed(
-        "not checked", [f"{item.stage.value}: blocked by {item.blocked_by}" for item in report.not_checked]
-    )
+    blocked: dict[str, list[str]] = {}
+    for item in report.not_checked:
+        blocked.setdefault(item.blocked_by, []).append(item.stage.value)
+    yield from _listed("not checked", [f"{', '.join(stages)}: blocked by {why}" for why, stages in blocked.items()])
+    if report.validity is Validity.COULD_NOT_CHECK:
+        yield f"  {_NOTHING_TO_CHECK}"
 
 
 def _level(report: Report) -> Iterator[str]:
