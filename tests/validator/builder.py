@@ -277,7 +277,7 @@ def _process(protocol: Row, process: int) -> Row:
 
 
 def _samples(result: Draft, process: int, duration: Duration) -> list[Row]:
-    protocol, rows, now = result.protocol, [], 1_000_000_000 + process * 3_600_000_000_000
+    protocol, rows, now = result.protocol, [], 1_000_000_000 + process * 60_000_000_000
     timing, cuda = protocol["timing"], protocol["timing"]["clock"] == "cuda-event"
     counts = {-1: protocol["warmup"]["samples"]}
     for point, blocks in order(result.digest, protocol, process):

@@ -175,7 +175,7 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.TIME_DISORDER],
     ),
     "a process that ended before it started": (
-        lambda d: d.tables["processes"][4].update(ended_utc="2026-01-01T12:03:00Z"),
+        lambda d: d.tables["processes"][4].update(ended_utc="2026-01-01T12:02:59Z"),
         [R.TIME_DISORDER],
     ),
     "host times of an earlier process": (
@@ -183,6 +183,14 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
             r.update(host_start_ns=r["host_start_ns"] - 10**13, host_end_ns=r["host_end_ns"] - 10**13)
             for r in d.samples
             if r["process"] == 3
+        ],
+        [R.TIME_DISORDER] * 2,  # earlier than the process before, and the next one much later
+    ),
+    "host times that jump by hours where UTC does not": (
+        lambda d: [
+            r.update(host_start_ns=r["host_start_ns"] + 10**13, host_end_ns=r["host_end_ns"] + 10**13)
+            for r in d.samples
+            if r["process"] >= 3
         ],
         [R.TIME_DISORDER],
     ),
@@ -246,6 +254,14 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.CORRECTNESS_MISSING],
     ),
     "one edge of telemetry missing": (lambda d: d.tables["telemetry"].pop(7), [R.ROWS_MISSING]),
+    "an arm scaled, its host times left": (
+        lambda d: [row.update(duration_ns=row["duration_ns"] * 9 // 10) for row in d.samples if row["arm"] == "cand"],
+        [R.ESCAPED_WORK] * 10,
+    ),
+    "an event longer than the host waited": (
+        lambda d: timed(d)[0].update(duration_ns=timed(d)[0]["duration_ns"] + 30_000),
+        [R.ESCAPED_WORK],
+    ),
     "no telemetry of one process": (
         lambda d: d.tables["telemetry"].__setitem__(
             slice(None), [r for r in d.tables["telemetry"] if r["process"] != 3]
@@ -351,10 +367,35 @@ def test_a_duration_between_two_steps_of_the_clock(tmp_path: Path) -> None:
     one, total = off(draft(), 1), len(draft().samples)
     (finding,) = validate(one.seal(tmp_path / "b")).reasons
     assert (finding.reason, finding.where) == (R.TICK_MISMATCH, "samples.parquet:duration_ns[0] process=0")
-    assert finding.expected == "a multiple of clock_tick_ns, 32 ns"
+    assert finding.expected == "a multiple of 32 ns, the clock's step"
     assert finding.got == f"{one.samples[0]['duration_ns']} ns (1 of {total} rows of the bundle are off)"
     # a clock whose steps are no whole nanoseconds is off everywhere
     assert validate(off(draft(), total // 2).seal(tmp_path / "c")).validity is Validity.VALID
+
+
+def test_durations_of_another_process(tmp_path: Path) -> None:
+    def many(protocol: builder.Row) -> None:
+        protocol["timing"]["samples_per_block"] = 8
+
+    def draft() -> Draft:
+        return builder.draft(clock="cuda-event", change=many)
+
+    assert validate(draft().seal(tmp_path / "a")).validity is Validity.VALID
+    copied = draft()
+    by_place = {
+        (r["point"], r["block"], r["sample"]): r["duration_ns"]
+        for r in copied.samples
+        if (r["arm"], r["process"]) == ("cand", 1)
+    }
+    for row in copied.samples:
+        if (row["arm"], row["process"]) == ("cand", 3):
+            row["host_end_ns"] += by_place[row["point"], row["block"], row["sample"]] - row["duration_ns"]
+            row["duration_ns"] = by_place[row["point"], row["block"], row["sample"]]
+    (finding,) = validate(copied.seal(tmp_path / "b")).reasons
+    assert finding.reason is R.ROWS_DUPLICATED
+    assert finding.where.startswith("process=3 point=batch=")
+    assert finding.where.endswith(" arm=cand")
+    assert (finding.expected, finding.got) == ("durations of its own", "18 durations, those of process=1")
 
 
 def test_a08_names_the_rate(tmp_path: Path) -> None:

@@ -123,16 +123,8 @@ def _groups(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Fin
     if not cuda and peak is None:
         return
     layout = view.rows.layout
-    timed = np.flatnonzero(~view.rows.flags("warmup", segment))
-    cells = view.rows.cells(segment)[timed]
-    order = np.argsort(cells, kind="stable")
-    edges = np.flatnonzero(np.diff(cells[order], prepend=-2, append=-2))
-    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        cell = int(cells[order[start]])
-        if cell < 0:
-            continue
+    for cell, rows in view.rows.by_cell(segment, timed=True):
         point, arm = divmod(cell, len(layout.arms))
-        rows = timed[order[start:stop]]
         where = f"{record.name} point={layout.points[point]} arm={layout.arms[arm]}"
         if cuda:
             yield from _escaped(view, segment, rows, where)

@@ -98,6 +98,16 @@ class SampleRows:
         point, arm = self.point[segment.rows].astype(np.int64), self.arm[segment.rows]
         return np.where((point >= 0) & (arm >= 0), point * len(self.layout.arms) + arm, -1)
 
+    def by_cell(self, segment: Segment, *, timed: bool = False) -> Iterator[tuple[int, NDArray[np.intp]]]:
+        """Give every (point, arm) cell with its rows in order, counted from the segment's start; ``timed`` leaves warm-ups out."""
+        cells = self.cells(segment)
+        rows = np.flatnonzero(~self.flags("warmup", segment)) if timed else np.arange(len(cells))
+        rows = rows[np.argsort(cells[rows], kind="stable")]
+        edges = np.flatnonzero(np.diff(cells[rows], prepend=-2, append=-2))
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            if cells[rows[start]] >= 0:
+                yield int(cells[rows[start]]), rows[start:stop]
+
     def timed_cells(self, segment: Segment) -> list[int]:
         """Give the (point, arm) cells that have timed rows, ascending."""
         cells = self.cells(segment)[~self.flags("warmup", segment)]
