@@ -25,6 +25,7 @@ from validator.reading.protocol import read_protocol
 from validator.reasons import Reason
 
 _LATE = timedelta(hours=1)
+_CLOCKS = timedelta(minutes=1)
 
 
 def check_provenance(bundle: Bundle, expected_protocol: Path | None, not_applicable: list[NotApplicable]) -> Outcome:
@@ -108,6 +109,15 @@ def _expected(bundle: Bundle, expected: Path | None) -> Iterator[Finding]:
 
 def _late(bundle: Bundle) -> Iterator[Finding]:
     if bundle.lock is None or bundle.manifest is None:
+        return
+    ends = [e.utc for e in bundle.ledger or () if e.run_id == bundle.manifest.run_id and e.event == "end"]
+    if ends and bundle.lock.locked > max(ends) + _CLOCKS:
+        yield Finding(
+            reason=Reason.LOCKED_AFTER_START,
+            where="protocol.lock:locked_utc",
+            expected=f"before the run ended at {max(ends).isoformat()}",
+            got=bundle.lock.locked.isoformat(),
+        )
         return
     for entry in bundle.ledger or ():
         if entry.run_id == bundle.manifest.run_id and entry.event == "start":

@@ -29,7 +29,14 @@ _SIDE_TABLES = ("telemetry", "correctness", "kernels", "repeats")
 
 def check_schedule(view: View, not_applicable: list[NotApplicable]) -> Outcome:
     """Check processes, boundary, routing, rows, kernels and correctness against plan and protocol."""
-    findings = [*_processes(view), *_strangers(view), *_drift(view), *_boundary(view), *_locked_bytes(view)]
+    findings = [
+        *_processes(view),
+        *_strangers(view),
+        *_unplanned(view),
+        *_drift(view),
+        *_boundary(view),
+        *_locked_bytes(view),
+    ]
     bundle = view.bundle
     routing, kernels, correctness = (bundle.frame(name) for name in ("routing", "kernels", "correctness"))
     telemetry = bundle.frame("telemetry")
@@ -104,6 +111,27 @@ def _strangers(view: View) -> Iterator[Finding]:
             if (process, attempt) not in listed and process not in missing:
                 where = f"{name}.parquet process={process},attempt={attempt}"
                 yield _finding(Reason.PROCESS_MISSING, where, "a row in processes.parquet", "none")
+
+
+def _unplanned(view: View) -> Iterator[Finding]:
+    """Find rows of the side tables for an arm that was not to run at a point, and names that the protocol does not have."""
+    planned = {(point.id, arm.name) for point in view.protocol.points for arm in view.protocol.arms_at(point.id)}
+    for record in view.bundle.processes or ():
+        for pair in record.unsupported:
+            if pair not in planned:
+                yield _finding(
+                    Reason.SCHEMA_VALUE, f"{record.name}:unsupported", "an arm that stands at the point", pair
+                )
+    absent = {(record.process, record.attempt): set(record.unsupported) for record in view.bundle.processes or ()}
+    for name in ("correctness", "kernels", "repeats"):
+        frame = view.bundle.frame(name)
+        for row in range(frame.rows if frame is not None else 0):
+            assert frame is not None
+            pair = (frame.text("point", row), frame.text("arm", row))
+            if pair not in planned or pair in absent.get(frame.process(row), ()):
+                where = f"{name}.parquet[{row}]"
+                yield _finding(Reason.ORDER_NOT_AS_PLANNED, where, "rows of arms that were to run", " ".join(pair))
+                break
 
 
 def _drift(view: View) -> Iterator[Finding]:

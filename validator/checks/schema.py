@@ -6,9 +6,12 @@ Rules:
 3. Times of flushes are there where the protocol flushes the cache before each sample, and only there.
 4. Errors against the truth are numbers that an error can be: a cosine up to 1, differences of 0 or more; NaN, which a wrong
    output may give, is left to the tolerances.
-5. Footer keys and field metadata are checked where they are present; their absence is a note.
+5. Digests are 64 hexadecimal digits, launch shapes three numbers, clocks more than 0.
+6. Rows ascend by process, then attempt, in every table that has them.
+7. Footer keys and field metadata are checked where they are present; their absence is a note.
 """
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +29,18 @@ _CLOSED = {
     "telemetry": {"edge": ("before", "after")},
     "correctness": {"truth": ("stored", "original"), "stage": ("eager", "replay")},
 }
+_DIGEST = (re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits")
+_SHAPE = (re.compile(r"\d+,\d+,\d+"), "three numbers, as 132,1,1")
+_PATTERNS = {
+    "correctness": {"output_sha256": _DIGEST},
+    "repeats": {"output_sha256": _DIGEST, "mode_sha256": _DIGEST},
+    "kernels": {"grid": _SHAPE, "block": _SHAPE, "name": (re.compile(r".+", re.DOTALL), "a name")},
+}
+_LEAST = {
+    "telemetry": {"sm_clock_mhz": 1, "memory_clock_mhz": 1, "temperature_c": -50, "power_w": 0, "throttle_reasons": 0},
+    "kernels": {"registers": 0, "shared_bytes": 0, "scratch_bytes": 0},
+}
+_BY_PROCESS = ("processes", "telemetry", "correctness", "kernels", "repeats")
 _COSINE_SLACK = 1e-9  # of rounding, in fp64
 _NOT_NEGATIVE = ("process", "attempt", "sample", "seq", "token", "slot", "expert", "position", "repeat")
 
@@ -89,6 +104,8 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
         unreal = ~np.isfinite(power.astype(np.float64))
         if unreal.any():
             yield _first(frame, "power_w", unreal, "a finite number", power[int(np.argmax(unreal))])
+    yield from _patterns(frame)
+    yield from _ascending(frame)
     if frame.name == "correctness":
         for column, bad, expected in _errors(frame):
             if bad.any():
@@ -100,6 +117,33 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
             row = int(np.argmax(bad))
             got = f"block {block[row]} with warmup {bool(frame.numbers['warmup'][row])}"
             yield _first(frame, "warmup", bad, "block -1 in warm-up rows alone", got)
+
+
+def _patterns(frame: Frame) -> Iterator[Finding]:
+    """Check what a text must look like, by distinct value: there are few of them."""
+    for column, (pattern, expected) in _PATTERNS.get(frame.name, {}).items():
+        text = frame.texts[column]
+        wrong = np.array([pattern.fullmatch(value) is None for value in text.values] + [False])
+        bad = wrong[text.codes]
+        if bad.any():
+            yield _first(frame, column, bad, expected, repr(frame.text(column, int(np.argmax(bad))))[:100])
+    for column, least in _LEAST.get(frame.name, {}).items():
+        numbers = frame.numbers[column].astype(np.float64)
+        if (numbers < least).any():
+            row = int(np.argmax(numbers < least))
+            yield _first(frame, column, numbers < least, f"{least} or more", frame.numbers[column][row])
+
+
+def _ascending(frame: Frame) -> Iterator[Finding]:
+    if frame.name not in _BY_PROCESS:
+        return
+    process, attempt = (frame.numbers[name].astype(np.int64) for name in ("process", "attempt"))
+    down = (process[1:] < process[:-1]) | ((process[1:] == process[:-1]) & (attempt[1:] < attempt[:-1]))
+    if down.any():
+        row = int(np.argmax(down)) + 1
+        where = f"{frame.name}.parquet:process[{row}]"
+        got = f"process {process[row]}, attempt {attempt[row]} after process {process[row - 1]}, attempt {attempt[row - 1]}"
+        yield _value(where, "rows ascending by process and attempt", got)
 
 
 def _flush(frame: Frame, protocol: Protocol) -> Iterator[Finding]:

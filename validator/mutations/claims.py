@@ -168,7 +168,7 @@ def candidate_called_unsupported(copy: WorkingCopy) -> None:
     stated = [json.loads(text) for text in copy.column("processes", "unsupported")]
     texts = [json.dumps([*entries, [point, arm, "unsupported"]], separators=(",", ":")) for entries in stated]
     copy.set_columns("processes", unsupported=texts)
-    for name in ("samples", "telemetry"):
+    for name in ("samples", "telemetry", "correctness", "kernels", "repeats"):
         copy.drop(name, copy.rows(name, point=point, arm=arm))
     renumber(copy)
 

@@ -5,6 +5,7 @@ Rules:
 2. JSON columns are strict JSON of the documented shape; anything else is SCHEMA_VALUE.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,7 @@ from validator.reading.records import parse_utc
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 
+DIGEST = re.compile(r"[0-9a-f]{64}")
 STATUSES = ("ok", "failed", "interrupted")
 
 
@@ -78,10 +80,12 @@ def read_processes(frame: Frame) -> tuple[tuple[ProcessRecord, ...], tuple[Findi
             findings.append(_wrong(row, "status", ", ".join(STATUSES), status))
         for column in ("started_utc", "ended_utc"):
             text = frame.text(column, row)
-            if text and parse_utc(text) is None:
-                findings.append(_wrong(row, column, "a UTC time", text))
+            if (text or status == "ok" or column == "started_utc") and parse_utc(text) is None:
+                findings.append(_wrong(row, column, "a UTC time as 2026-01-31T12:00:00Z", text))
         if status == "ok":
             findings.extend(_silent(frame, row))
+        elif status == "failed" and not frame.text("reason", row):
+            findings.append(_wrong(row, "reason", "why the attempt failed", ""))
         records.append(
             ProcessRecord(
                 row=row,
@@ -113,6 +117,10 @@ def _silent(frame: Frame, row: int) -> Iterator[Finding]:
     for column in ("fixture_sha256", "clock", "launch", "event_order"):
         if not frame.text(column, row):
             yield _wrong(row, column, "a value in an ok process", "")
+    if frame.text("reason", row):
+        yield _wrong(row, "reason", "null in an ok process", frame.text("reason", row))
+    if not DIGEST.fullmatch(frame.text("fixture_sha256", row)):
+        yield _wrong(row, "fixture_sha256", "64 hexadecimal digits", frame.text("fixture_sha256", row))
     for column in ("clock_tick_ns", "l2_bytes"):
         value = frame.integer(column, row)
         if value < (1 if column == "clock_tick_ns" else 0):
@@ -204,6 +212,6 @@ def _unsupported(frame: Frame, row: int, findings: list[Finding]) -> tuple[tuple
 def _binaries(frame: Frame, row: int, findings: list[Finding]) -> tuple[tuple[str, str], ...]:
     value = _json(frame, row, "binaries", findings)
     pairs = _strings(value)
-    if not isinstance(value, dict) or len(pairs) != len(value):
+    if not isinstance(value, dict) or len(pairs) != len(value) or not all(DIGEST.fullmatch(each) for _, each in pairs):
         findings.append(_wrong(row, "binaries", "an object of file and SHA-256", frame.text("binaries", row)))
     return pairs

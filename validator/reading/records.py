@@ -6,6 +6,7 @@ Rules:
 3. Ledger lines are RFC 8785 JSON; a digest of a line leaves out its line end.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -105,7 +106,9 @@ def _fields(data: bytes, schema: str, problems: list[str], name: str) -> Fields:
 
 
 def parse_utc(text: str) -> datetime | None:
-    """Read a UTC time; None where it is none."""
+    """Read a UTC time as ``2026-01-31T12:00:00Z``; None where it is none."""
+    if re.fullmatch(_UTC, text) is None:
+        return None
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
     except ValueError:
