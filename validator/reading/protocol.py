@@ -31,6 +31,17 @@ from validator.reading.model import (
     Tolerance,
 )
 from validator.reading.statistics import check_statistics, read_statistics
+from validator.reading.study import (
+    ENGINES,
+    GEMMS,
+    MECHANISM,
+    Study,
+    check_study,
+    read_cell,
+    read_relation,
+    read_sizes,
+    read_tile,
+)
 
 SCHEMA = "benchkit.protocol/1"
 _NAME = r"[a-z][a-z0-9_]*"
@@ -40,15 +51,17 @@ _LAW = re.compile(r"uniform|recorded|zipf-([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRead:
-    """What reading protocol.toml gave: a protocol, or problems; a digest wherever the TOML parses."""
+    """What reading protocol.toml gave: a protocol or a study, or problems; a digest wherever the TOML parses."""
 
     protocol: Protocol | None
     digest: str | None
     problems: tuple[str, ...]
+    kind: str | None = None
+    study: Study | None = None
 
 
 def read_protocol(data: bytes) -> ProtocolRead:
-    """Parse protocol.toml; raises CouldNotCheckError for another version of the schema."""
+    """Parse protocol.toml of either kind; raises CouldNotCheckError for another version of the schema."""
     if data.startswith(b"\xef\xbb\xbf"):
         return ProtocolRead(protocol=None, digest=None, problems=("a byte-order mark: save the file without it",))
     try:
@@ -60,8 +73,56 @@ def read_protocol(data: bytes) -> ProtocolRead:
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith("benchkit.protocol/"):
         raise CouldNotCheckError(f"protocol.toml: expected schema {SCHEMA}, got {schema[:60]}; use a newer validator")
     problems: list[str] = []
+    head = document.get("protocol")
+    if isinstance(head, dict) and head.get("kind") == MECHANISM:
+        study = _study(Fields(document, "", problems), digest)
+        found = None if problems else study
+        return ProtocolRead(protocol=None, digest=digest, problems=tuple(problems), kind=MECHANISM, study=found)
     protocol = _document(Fields(document, "", problems), digest)
-    return ProtocolRead(protocol=None if problems else protocol, digest=digest, problems=tuple(problems))
+    return ProtocolRead(
+        protocol=None if problems else protocol, digest=digest, problems=tuple(problems), kind="comparison"
+    )
+
+
+def _study(top: Fields, digest: str) -> Study:
+    top.choice("schema", (SCHEMA,))
+    head = top.table("protocol")
+    identity = head.text("id", pattern=r"[a-z0-9][a-z0-9-]*")
+    head.choice("kind", (MECHANISM,))
+    for key in ("title", "question", "selection"):
+        head.text(key)
+    head.finish()
+    launch = top.table("launch")
+    engine = launch.choice("engine", ENGINES)
+    launches = {gemm: read_tile(launch.table(gemm)) for gemm in GEMMS}
+    launch.finish()
+    histories = top.table("histories")
+    treatment, plans = histories.choice("treatment", ("recorded-order",)), histories.text("plans")
+    modes = (histories.text("H0"), histories.text("H1"))
+    histories.finish()
+    schedule = top.table("schedule")
+    schedule.choice("order", ("replicate-major",))
+    _positive(schedule, "watchdog_s")
+    replicates = schedule.integer("replicates", least=1)
+    schedule.finish()
+    result = Study(
+        id=identity,
+        digest=digest,
+        require=_require(_build(top)),
+        sizes=read_sizes(top.table("fixture")),
+        engine=engine,
+        treatment=treatment,
+        plans_asset=plans,
+        modes=modes,
+        cells=tuple(read_cell(item, launches) for item in top.tables("cell")),
+        relations=tuple(read_relation(item) for item in top.tables("relation")),
+        replicates=replicates,
+        assets=tuple(_asset(item) for item in top.tables("asset")),
+    )
+    top.finish()
+    if not top.problems:
+        check_study(result, top.problems)
+    return result
 
 
 def _document(top: Fields, digest: str) -> Protocol:
