@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from benchkit.kernels.registry import files_digest
-from benchkit.protocol.study import CPU_EMULATION
+from benchkit.protocol.study import CPU_EMULATION, MARLIN_OP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,14 @@ class Engine:
 
 
 _STUDY = ("fixture/alignment.py", "fixture/awq.py", "fixture/plans.py", "fixture/study_layer.py")
+_MARLIN = (
+    "kernels/alignment.py",
+    "kernels/alignment_triton.py",
+    "kernels/marlin.py",
+    "kernels/marlin_repack.py",
+    "kernels/marlin_schedule.py",
+    "kernels/vllm_ops.py",
+)
 ENGINES: Mapping[str, Engine] = MappingProxyType(
     {
         CPU_EMULATION: Engine(
@@ -28,7 +36,11 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 "mechanism/orders.py",
             ),
             device="host",
-        )
+        ),
+        MARLIN_OP: Engine(
+            sources=(*_STUDY, *_MARLIN, "mechanism/marlin_engine.py", "mechanism/orders.py"),
+            device="cuda",
+        ),
     }
 )
 

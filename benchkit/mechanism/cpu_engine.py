@@ -9,13 +9,38 @@ import numpy as np
 from benchkit.errors import WorkerError
 from benchkit.fixture.alignment import Alignment
 from benchkit.fixture.plans import Plans
-from benchkit.fixture.study_layer import StudyLayer
+from benchkit.fixture.study_layer import StudyLayer, synthetic_layer
 from benchkit.kernels.marlin_schedule import Schedule
 from benchkit.mechanism.emulation import Consumed, layer
+from benchkit.mechanism.engine import EngineFacts
 from benchkit.mechanism.orders import injected_plan, tile_schedule
 from benchkit.mechanism.trajectory import LaunchMarker, Trajectory, cuts_sha256, order_sha256
 from benchkit.protocol.study import GEMMS, NATIVE, SURFACES, Cell, Study
 from benchkit.units import IntArray
+
+
+class CpuEngine:
+    """One process of a study on the emulated layer."""
+
+    def __init__(self, study: Study, plans: Plans) -> None:
+        self._study, self._plans = study, plans
+
+    def treat(self, history: str) -> None:
+        """Load the recorded order of the history."""
+        self._treatment = treat(self._study, self._plans, history)
+
+    def build(self) -> str:
+        """The synthetic layer."""
+        self._inputs = synthetic_layer(self._study.layer)
+        return self._inputs.sha256(self._plans.topk_ids, self._plans.topk_weights)
+
+    def facts(self) -> EngineFacts:
+        """The host, and numpy."""
+        return EngineFacts(device={"device": "host"}, packages=("numpy",), binaries={}, threads=1, l2_bytes=0)
+
+    def run(self, cell: Cell, history: str) -> Trajectory:
+        """The cell, under the treatment that was applied."""
+        return run_cell(self._study, self._plans, self._inputs, cell, history, self._treatment)
 
 
 def treat(study: Study, plans: Plans, history: str) -> tuple[str, IntArray]:

@@ -10,7 +10,7 @@ from benchkit.errors import DataError, MachineError, ProtocolError
 from benchkit.fixture.alignment import fingerprint
 from benchkit.fixture.plans import Plans, capture
 from benchkit.fixture.traffic import asset_path
-from benchkit.kernels.engines import engine_sources
+from benchkit.kernels.engines import ENGINES, engine_sources
 from benchkit.mechanism.membership import read_routing
 from benchkit.mechanism.orders import load_plans, tile_schedule
 from benchkit.plan import StudyPlan, study_plan, study_plan_digest, study_schedule
@@ -176,4 +176,7 @@ def _machine_problems(study: Study) -> list[str]:
         for name, digest in wanted.items()
         if found.get(name) != digest
     ]
-    return [*problems, *machine_problems(study.require, "none")]
+    return [
+        *problems,
+        *machine_problems(study.require, "cuda-event" if ENGINES[study.engine].device == "cuda" else "none"),
+    ]

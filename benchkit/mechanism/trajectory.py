@@ -75,6 +75,11 @@ def order_sha256(routes: NDArray[np.integer]) -> str:
     return hashlib.sha256(routes.astype("<i4").tobytes()).hexdigest()
 
 
+def treatment_sha256(arrays: Sequence[NDArray[Any]]) -> str:
+    """Digest of what a treatment applied: the bytes of its arrays, one after the other."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
 def tensor_bytes(tensor: NDArray[np.float16]) -> bytes:
     """The bytes of a surface, little-endian in C order."""
     return np.ascontiguousarray(tensor).astype("<f2").tobytes()

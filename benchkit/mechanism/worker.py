@@ -16,9 +16,8 @@ from typing import Any
 from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
 from benchkit.errors import BenchkitError, MachineError, OutputError
 from benchkit.fixture.plans import Plans
-from benchkit.fixture.study_layer import synthetic_layer
-from benchkit.kernels.engines import ENGINES, engine_sources
-from benchkit.mechanism.cpu_engine import run_cell, treat
+from benchkit.kernels.engines import engine_sources
+from benchkit.mechanism.engine import EngineFacts, make_engine
 from benchkit.mechanism.orders import load_plans
 from benchkit.mechanism.trajectory import Trajectory, plan_sha256, tensor_bytes, tensor_sha256
 from benchkit.plan import PlannedRun, study_plan
@@ -30,26 +29,27 @@ from benchkit.run.records import TENSORS, End, Header, RecordWriter
 def run(study: Study, plans: Plans, planned: PlannedRun, folder: Path, writer: RecordWriter) -> None:
     """Everything, in order."""
     place = planned.place
-    treatment = treat(study, plans, place.history)
-    inputs = synthetic_layer(study.layer)
+    engine = make_engine(study, plans, folder / "binaries.json")
+    engine.treat(place.history)
+    fixture_sha256 = engine.build()
     settings: Mapping[str, Any] = json.loads((folder / "run.json").read_text("utf-8"))
-    writer.header(_header(study, inputs.sha256(plans.topk_ids, plans.topk_weights), settings))
+    writer.header(_header(study, engine.facts(), fixture_sha256, settings))
     start = time.perf_counter_ns()
-    made = run_cell(study, plans, inputs, study.cell(place.cell), place.history, treatment)
+    made = engine.run(study.cell(place.cell), place.history)
     elapsed_ns = time.perf_counter_ns() - start
     _keep(made, folder / TENSORS, writer)
     writer.rows("trajectories", [made.row([place.cell, place.history, planned.replicate], elapsed_ns)])
 
 
-def _header(study: Study, fixture_sha256: str, settings: Mapping[str, Any]) -> Header:
+def _header(study: Study, facts: EngineFacts, fixture_sha256: str, settings: Mapping[str, Any]) -> Header:
     record = environment_record(
-        {"device": ENGINES[study.engine].device},
-        packages=("numpy",),
+        facts.device,
+        packages=facts.packages,
         sources=engine_sources(study.engine),
         git=settings["git"],
-        threads=1,
+        threads=facts.threads,
     )
-    problems = record_problems(study.require, record)
+    problems = record_problems(study.require, record, facts.binaries)
     identity = run_identity(record)
     if settings["identity"] is not None and identity != settings["identity"]:
         raise MachineError(
@@ -65,10 +65,10 @@ def _header(study: Study, fixture_sha256: str, settings: Mapping[str, Any]) -> H
         launch=study.engine,
         event_order=STEPS,
         clock_tick_ns=1,
-        l2_bytes=0,
+        l2_bytes=facts.l2_bytes,
         copies={},
         unsupported=[],
-        binaries={},
+        binaries=dict(sorted(facts.binaries.items())),
         problems=problems,
     )
 

@@ -35,6 +35,7 @@ from validator.reading.study import (
     ENGINES,
     GEMMS,
     MECHANISM,
+    TREATMENTS,
     Study,
     check_study,
     read_cell,
@@ -97,7 +98,7 @@ def _study(top: Fields, digest: str) -> Study:
     launches = {gemm: read_tile(launch.table(gemm)) for gemm in GEMMS}
     launch.finish()
     histories = top.table("histories")
-    treatment, plans = histories.choice("treatment", ("recorded-order",)), histories.text("plans")
+    treatment, plans = histories.choice("treatment", TREATMENTS[engine]), histories.text("plans")
     modes = (histories.text("H0"), histories.text("H1"))
     histories.finish()
     schedule = top.table("schedule")

@@ -20,9 +20,7 @@ _HALF = (2, 3, 4)
 def layer_digest(sizes: Sizes, plans: Plans) -> str:
     """Give the digest of input, routing and both weights."""
     hasher = hashlib.sha256()
-    numbers = _raw(np.random.PCG64(sizes.input_seed), 2 * sizes.tokens * sizes.hidden).view("<u2").reshape(-1, 4)
-    centred = numbers.astype(np.float64).sum(axis=1) - 131070.0
-    hasher.update((centred / 32768.0).astype("<f2").tobytes())
+    hasher.update(input_bytes(sizes))
     hasher.update(np.array(plans.ids, dtype="<i4").tobytes())
     hasher.update(np.array(plans.weights, dtype="<f4").tobytes())
     source = np.random.PCG64(sizes.weight_seed)
@@ -31,6 +29,13 @@ def layer_digest(sizes: Sizes, plans: Plans) -> str:
         for piece in _matrix(source, weights, weights // sizes.group):
             hasher.update(piece)
     return hasher.hexdigest()
+
+
+def input_bytes(sizes: Sizes) -> bytes:
+    """Give the bytes of the input, float16."""
+    numbers = _raw(np.random.PCG64(sizes.input_seed), 2 * sizes.tokens * sizes.hidden).view("<u2").reshape(-1, 4)
+    centred = numbers.astype(np.float64).sum(axis=1) - 131070.0
+    return bytes((centred / 32768.0).astype("<f2").tobytes())
 
 
 def _matrix(source: np.random.PCG64, weights: int, grouped: int) -> Iterator[bytes]:
