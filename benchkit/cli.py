@@ -300,26 +300,38 @@ def membership(routes: Path, experts: int, block: int, point: str | None) -> Non
 @_EXPERTS
 @_BLOCK
 @_POINT
-@click.option("--order", "orders", type=click.Path(path_type=Path), multiple=True, required=True, help="Give it twice.")
+@click.option(
+    "--order", "orders", type=click.Path(path_type=Path), multiple=True, help="A captured order, *.json; give two."
+)
+@click.option("--native", is_flag=True, help="Capture two native orders on this machine's GPU instead.")
+@click.option("--hidden-size", type=click.IntRange(min=1), default=2048, show_default=True, help="Width of the input.")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="The plans asset to write, *.json.")
 def capture_plans(
-    routes: Path, experts: int, block: int, point: str | None, orders: tuple[Path, ...], output: Path
+    routes: Path,
+    experts: int,
+    block: int,
+    point: str | None,
+    orders: tuple[Path, ...],
+    native: bool,
+    hidden_size: int,
+    output: Path,
 ) -> None:
     """Write the plans P0 and P1 of a routing as an asset that a study locks.
 
     FILE.parquet has the columns token, slot, expert and weight. Each --order is a JSON array of routes as they arrived, or as the op left them in
-    sorted_token_ids; the first becomes P0, the second P1.
+    sorted_token_ids; the first becomes P0, the second P1. With --native, fresh processes of both histories align by the installed vLLM until two
+    modes were seen.
     """
-    from benchkit.fixture.alignment import fingerprint
     from benchkit.mechanism.study import capture_plans as capture
+    from benchkit.mechanism.study import describe_plans
     from benchkit.protocol.files import write_text
 
-    if len(orders) != 2:
-        raise click.UsageError(f"--order: expected two captured orders, found {len(orders)}")
-    plans = capture(routes, orders, experts=experts, block=block, point=point)
+    if len(orders) != (0 if native else 2):
+        raise click.UsageError(f"expected two --order files, or --native and none, found {len(orders)}")
+    plans = capture(routes, orders, experts=experts, block=block, point=point, hidden=hidden_size)
     write_text(output, plans.to_json())
-    for name, plan in plans.plans.items():
-        _say(f"{name}: mode {fingerprint(plans.alignment(plan))}")
+    for line in describe_plans(plans):
+        _say(line)
     _say(f"{output}: written, SHA-256 {sha256(output.read_bytes()).hexdigest()}")
 
 

@@ -9,6 +9,7 @@ Rules:
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ class MarlinEngine:
         consumed = path.routes.read(self._plans.topk_ids)
         launches = {}
         for gemm, call in (("w13", path.w13), ("w2", path.w2)):
-            (kernel,) = [one for one in self._device.kernels(call) if "marlin" in one.name.lower()]
+            (kernel,) = [one for one in self._device.kernels(_inferring(call)) if "marlin" in one.name.lower()]
             launches[gemm] = launch_marker(
                 self._study, gemm, cell.launches[gemm], kernel.grid, kernel.block, consumed.blocks
             )
@@ -122,6 +123,16 @@ def run_path(path: MarlinPath) -> dict[str, NDArray[np.float16]]:
         path.sum()
     path.output()
     return dict(zip(SURFACES, (each.numpy() for each in (*made, _copied(path.y))), strict=True))
+
+
+def _inferring(call: Callable[[int], None]) -> Callable[[int], None]:
+    """A call that may touch tensors which were made in inference mode."""
+
+    def run(copy: int) -> None:
+        with torch.inference_mode():
+            call(copy)
+
+    return run
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

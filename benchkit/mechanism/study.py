@@ -12,6 +12,7 @@ from benchkit.fixture.plans import Plans, capture
 from benchkit.fixture.traffic import asset_path
 from benchkit.kernels.engines import ENGINES, engine_sources
 from benchkit.mechanism.membership import read_routing
+from benchkit.mechanism.native_order import Captured, native_orders
 from benchkit.mechanism.orders import load_plans, tile_schedule
 from benchkit.plan import StudyPlan, study_plan, study_plan_digest, study_schedule
 from benchkit.protocol.files import read_small
@@ -119,19 +120,37 @@ class StudySession:
         return folder, planned
 
 
-def capture_plans(routing: Path, orders: Sequence[Path], *, experts: int, block: int, point: str | None) -> Plans:
-    """The plans asset of a recorded routing: P0 and P1 from two files of captured orders.
+def capture_plans(
+    routing: Path, orders: Sequence[Path], *, experts: int, block: int, point: str | None, hidden: int
+) -> Plans:
+    """The plans asset of a recorded routing: P0 and P1 from two files of captured orders, or natively from this machine's GPU where none is given.
 
     Each file is a JSON array of routes: the order in which they arrived, or what the op left in sorted_token_ids (padding included).
     """
     ids, weights = read_routing(routing, point)
-    captured = {}
-    for index, path in enumerate(orders):
-        captured[f"P{index}"] = (_order(path), f"captured order {path.name}")
+    captured: Captured
+    if orders:
+        captured = {f"P{index}": (_order(path), f"captured order {path.name}") for index, path in enumerate(orders)}
+    else:
+        captured = native_orders(ids, experts=experts, block=block, hidden=hidden)
     try:
         return capture(ids, weights, experts=experts, block=block, orders=captured)
     except DataError as error:
         raise DataError(f"{routing}: {error}") from error
+
+
+def describe_plans(plans: Plans) -> list[str]:
+    """The mode of each plan, and what P0 and P1 put into different blocks: the routes from which a study's swaps are chosen."""
+    found = {name: plans.alignment(plan) for name, plan in plans.plans.items()}
+    lines = [f"{name}: mode {fingerprint(alignment)}" for name, alignment in found.items()]
+    one, other = found["P0"], found["P1"]
+    for j, expert in enumerate(one.expert_ids.tolist()):
+        mine, theirs = set(one.members(j)), set(other.members(j))
+        if mine != theirs:
+            routes = (sorted(mine - theirs), sorted(theirs - mine), sorted(mine & theirs))
+            alone, instead, both = (" ".join(map(str, each)) or "none" for each in routes)
+            lines.append(f"block {j}, expert {expert}: P0 has {alone} where P1 has {instead}; in both {both}")
+    return lines
 
 
 def _order(path: Path) -> list[int]:

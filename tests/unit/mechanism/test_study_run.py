@@ -20,6 +20,7 @@ from benchkit.fixture.plans import capture, read_plans
 from benchkit.fixture.study_layer import synthetic_layer
 from benchkit.kernels.marlin_schedule import schedule
 from benchkit.mechanism.cpu_engine import run_cell, treat
+from benchkit.mechanism.native_order import native_orders
 from benchkit.mechanism.orders import injected_plan, load_plans
 from benchkit.mechanism.trajectory import plan_sha256, tensor_sha256
 from benchkit.protocol.study import SURFACES, read_study
@@ -81,6 +82,27 @@ def test_orders_that_are_none(order, message):
     with pytest.raises(DataError) as error:
         capture(IDS, SHARES, experts=3, block=2, orders=orders)
     assert str(error.value).startswith(message)
+
+
+def test_native_orders_are_two_modes_or_an_answer():
+    seen = []
+
+    def capture_of(*orders):
+        given = iter(orders)
+
+        def fresh(history):
+            seen.append(history)
+            return next(given)
+
+        return fresh
+
+    sizes = {"experts": 3, "block": 2, "hidden": 8}
+    one, alike, other = [0, 3, 1, 2, 4, 5], [3, 0, 1, 2, 4, 5], [0, 3, 1, 4, 2, 5]
+    found = native_orders(IDS, **sizes, capture=capture_of(one, alike, other))
+    assert found == {"P0": (one, "native, H0"), "P1": (other, "native, H0, process 2 after P0's")}
+    assert seen == ["H0", "H1", "H0"]
+    with pytest.raises(DataError, match=r"found [0-9a-f]{64} in all 21 processes of H0 and H1; that is a result"):
+        native_orders(IDS, **sizes, capture=capture_of(*[one] * 21))
 
 
 def test_the_asset_survives_a_round_trip(tmp_path, plans):
@@ -217,10 +239,17 @@ def test_the_command_writes_what_is_locked(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     made = json.loads((tmp_path / "made.json").read_text())
     assert made == {**plans, "origin": {"P0": "captured order P0.json", "P1": "captured order P1.json"}}
-    assert done.stdout.splitlines()[0].startswith("P0: mode 3b32d1b739bfa550")
+    lines = done.stdout.splitlines()
+    assert [line[:24] for line in lines[:2]] == ["P0: mode 3b32d1b739bfa55", "P1: mode db9cb254ab1fe02"]
+    assert lines[2:-1] == [
+        "block 2, expert 2: P0 has 46 where P1 has 62; in both 30 33 36 43 49 52 59",
+        "block 3, expert 2: P0 has 62 where P1 has 46; in both none",
+        "block 7, expert 6: P0 has 10 where P1 has 39; in both 7 13 16 23 26 29 42",
+        "block 8, expert 6: P0 has 39 where P1 has 10; in both 0 32",
+    ]
     done = subprocess.run([*command, orders[0]], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "--order: expected two captured orders, found 1" in done.stderr
+    assert "expected two --order files, or --native and none, found 1" in done.stderr
     (tmp_path / "P1.json").write_text('{"a": 1}')
     done = subprocess.run([*command, *orders], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
