@@ -35,7 +35,7 @@ from validator.reading.canonical import read_small
 from validator.reading.model import Protocol
 from validator.reading.rows import View, view
 from validator.reading.schema import TABLES
-from validator.reading.study import Plans, read_plans
+from validator.reading.study import Captured, Plans, Study, read_captured, read_plans
 from validator.reasons import Reason, Stage
 from validator.recompute.numbers import recompute
 from validator.recompute.supplement import supplement
@@ -160,16 +160,32 @@ def _study_view(bundle: Bundle) -> StudyView | str:
         plans = (error.strerror or str(error),)
     if not isinstance(plans, Plans):
         return f"{asset}: {'; '.join(plans)}"[:300]
+    captured = _captured(bundle, bundle.study)
+    if isinstance(captured, str):
+        return captured
     trajectories, stored, surfaces = (frame for frame in frames if frame is not None)
     return StudyView(
         bundle=bundle,
         study=bundle.study,
         plan=bundle.study_plan,
         plans=plans,
+        captured=captured,
         trajectories=trajectories,
         stored=stored,
         surfaces=surfaces,
     )
+
+
+def _captured(bundle: Bundle, study: Study) -> Captured | str | None:
+    """Give the captured fixture of a study, None where it has none, or what is in the way."""
+    if study.sizes.captured is None:
+        return None
+    asset = f"assets/{study.sizes.captured}"
+    try:
+        found = read_captured(read_small(bundle.root / asset), study) if asset in bundle.files else ("not there",)
+    except OSError as error:
+        found = (error.strerror or str(error),)
+    return found if isinstance(found, Captured) else f"{asset}: {'; '.join(found)}"[:300]
 
 
 def _study_blocked(bundle: Bundle, seen: StudyView | str) -> Iterator[NotChecked]:

@@ -16,7 +16,7 @@ class Engine:
     device: str
 
 
-_STUDY = ("fixture/alignment.py", "fixture/awq.py", "fixture/plans.py", "fixture/study_layer.py")
+_STUDY = ("fixture/alignment.py", "fixture/awq.py", "fixture/captured.py", "fixture/plans.py", "fixture/study_layer.py")
 _MARLIN = (
     "kernels/alignment.py",
     "kernels/alignment_triton.py",

@@ -4,12 +4,15 @@ The treatment ``recorded-order`` stands for what a GPU's history does to the op'
 of its mode. It is loaded first, before the layer is built; a cell that injects another order consumes that one instead.
 """
 
+from pathlib import Path
+
 import numpy as np
 
 from benchkit.errors import WorkerError
 from benchkit.fixture.alignment import Alignment
+from benchkit.fixture.captured import layer_of
 from benchkit.fixture.plans import Plans
-from benchkit.fixture.study_layer import StudyLayer, synthetic_layer
+from benchkit.fixture.study_layer import StudyLayer
 from benchkit.kernels.marlin_schedule import Schedule
 from benchkit.mechanism.emulation import Consumed, layer
 from benchkit.mechanism.engine import EngineFacts
@@ -22,16 +25,16 @@ from benchkit.units import IntArray
 class CpuEngine:
     """One process of a study on the emulated layer."""
 
-    def __init__(self, study: Study, plans: Plans) -> None:
-        self._study, self._plans = study, plans
+    def __init__(self, study: Study, plans: Plans, folder: Path) -> None:
+        self._study, self._plans, self._folder = study, plans, folder
 
     def treat(self, history: str) -> None:
         """Load the recorded order of the history."""
         self._treatment = treat(self._study, self._plans, history)
 
     def build(self) -> str:
-        """The synthetic layer."""
-        self._inputs = synthetic_layer(self._study.layer)
+        """The layer, synthetic or captured."""
+        self._inputs = layer_of(self._study, self._folder)
         return self._inputs.sha256(self._plans.topk_ids, self._plans.topk_weights)
 
     def facts(self) -> EngineFacts:

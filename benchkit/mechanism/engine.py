@@ -40,12 +40,12 @@ class StudyEngine(Protocol):
         ...
 
 
-def make_engine(study: Study, plans: Plans, digest_cache: Path) -> StudyEngine:
-    """The engine that the study names; only its own modules are loaded."""
+def make_engine(study: Study, plans: Plans, folder: Path) -> StudyEngine:
+    """The engine that the study names, for a run in ``folder``; only its own modules are loaded."""
     if study.engine == CPU_EMULATION:
         from benchkit.mechanism.cpu_engine import CpuEngine
 
-        return CpuEngine(study, plans)
+        return CpuEngine(study, plans, folder)
     from benchkit.mechanism.marlin_engine import MarlinEngine
 
-    return MarlinEngine(study, plans, digest_cache)
+    return MarlinEngine(study, plans, folder)

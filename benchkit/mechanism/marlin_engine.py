@@ -8,7 +8,6 @@ Rules:
 3. The order that was consumed is read back from the op's buffers behind the last kernel. Surfaces are copied before what overwrites them.
 """
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +19,11 @@ from benchkit.device.binaries import loaded_binaries
 from benchkit.device.cuda import CudaDevice
 from benchkit.errors import MachineError, WorkerError
 from benchkit.fixture.awq import AwqMatrix
+from benchkit.fixture.captured import layer_of
 from benchkit.fixture.layer import AWQ, MoeInputs, MoeWeights
 from benchkit.fixture.plans import Plans
 from benchkit.fixture.routing import Routing
-from benchkit.fixture.study_layer import StudyLayer, synthetic_layer
+from benchkit.fixture.study_layer import StudyLayer
 from benchkit.kernels import alignment, vllm_ops
 from benchkit.kernels.contract import Support
 from benchkit.kernels.marlin import Configuration, MarlinPath
@@ -39,16 +39,16 @@ _THREADS_OF = 64  # a tile of thread_k x thread_n has thread_k * thread_n / 64 t
 class MarlinEngine:
     """One process on the first visible GPU."""
 
-    def __init__(self, study: Study, plans: Plans, digest_cache: Path) -> None:
-        self._study, self._plans, self._digest_cache = study, plans, digest_cache
+    def __init__(self, study: Study, plans: Plans, folder: Path) -> None:
+        self._study, self._plans, self._folder = study, plans, folder
         self._layer: StudyLayer | None = None
         self._resident: tuple[torch.Tensor, ...] = ()
 
     def treat(self, history: str) -> None:
         """H1: three resident tensors; H0: nothing."""
-        self._layer = synthetic_layer(self._study.layer)
+        self._layer = layer_of(self._study, self._folder)
         if history == "H1":
-            shapes = (self._layer.x, self._plans.topk_weights, self._plans.topk_ids)
+            shapes = (np.array(self._layer.x), self._plans.topk_weights, self._plans.topk_ids)
             self._resident = tuple(torch.empty_like(torch.from_numpy(each), device="cuda") for each in shapes)
             for tensor, each in zip(self._resident, shapes, strict=True):
                 tensor.copy_(torch.from_numpy(each))
@@ -70,7 +70,7 @@ class MarlinEngine:
         return EngineFacts(
             device=self._device.describe(),
             packages=_PACKAGES,
-            binaries={**loaded_binaries(self._digest_cache), **self._device.binaries, **self._ops.binaries},
+            binaries={**loaded_binaries(self._folder / "binaries.json"), **self._device.binaries, **self._ops.binaries},
             threads=int(torch.get_num_threads()),
             l2_bytes=self._device.l2_bytes,
         )
@@ -91,10 +91,10 @@ class MarlinEngine:
             launches[gemm] = launch_marker(
                 self._study, gemm, cell.launches[gemm], kernel.grid, kernel.block, consumed.blocks
             )
-        held = b"".join(each.cpu().numpy().tobytes() for each in self._resident)
+        held = [_copied(each).numpy() for each in self._resident]
         return Trajectory(
             treatment=f"{self._study.treatment}:{len(self._resident)}" if self._resident else "none",
-            treatment_sha256=hashlib.sha256(held).hexdigest() if self._resident else treatment_sha256(()),
+            treatment_sha256=treatment_sha256(held),
             injected=cell.order != NATIVE,
             alignment=consumed,
             launches=launches,
@@ -166,7 +166,7 @@ def moe_inputs(layer: StudyLayer, plans: Plans, device: str) -> MoeInputs:
         named = {f"{gemm}{part}": (tensor,) for gemm, tensors in parts.items() for part, tensor in tensors.items()}
         return MoeInputs(
             weights=MoeWeights(**named, seed=0, weight_format=AWQ),
-            x=torch.from_numpy(np.ascontiguousarray(layer.x)).to(device),
+            x=torch.from_numpy(np.array(layer.x)).to(device),
             topk_ids=torch.from_numpy(plans.topk_ids).to(device),
             topk_weights=torch.from_numpy(plans.topk_weights).to(device),
             routing=Routing(topk_ids=plans.topk_ids, topk_weights=plans.topk_weights),
@@ -175,7 +175,7 @@ def moe_inputs(layer: StudyLayer, plans: Plans, device: str) -> MoeInputs:
 
 def _parts(matrix: AwqMatrix, device: str) -> dict[str, torch.Tensor]:
     arrays = {"": matrix.qweight, "_scale": matrix.scales, "_zero": matrix.qzeros}
-    return {name: torch.from_numpy(np.ascontiguousarray(array)).to(device) for name, array in arrays.items()}
+    return {name: torch.from_numpy(np.array(array)).to(device) for name, array in arrays.items()}
 
 
 def _per_sm(tiling: Tiling, multiprocessors: int) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchkit.device.environment import machine_problems
 from benchkit.errors import DataError, MachineError, ProtocolError
 from benchkit.fixture.alignment import fingerprint
+from benchkit.fixture.captured import captured_problems, link_arrays
 from benchkit.fixture.plans import Plans, capture
 from benchkit.fixture.traffic import asset_path
 from benchkit.kernels.engines import ENGINES, engine_sources
@@ -109,7 +110,9 @@ class StudySession:
         planned = study_plan(locked)
         _plans(locked.protocol, locked.path)
         request = RunRequest(out=self.out, exploratory=self.exploratory, script=None)
-        return open_run(planned, request, _machine_problems(locked.protocol)), planned
+        folder = open_run(planned, request, _machine_problems(locked.protocol))
+        link_arrays(locked.protocol, locked.path.parent, folder.root)
+        return folder, planned
 
     def _resume(self, locked: LockedStudy, run_id: str) -> tuple[RunFolder, StudyPlan]:
         folder = interrupted_run(locked, self.out, run_id)
@@ -171,9 +174,13 @@ def _plans(study: Study, path: Path) -> Plans:
             plans = found
     assert plans is not None  # parse has required the asset
     try:
-        return load_plans(study, plans)
+        loaded = load_plans(study, plans)
     except DataError as error:
         raise ProtocolError([f"histories.plans: {error}"], str(path)) from error
+    problems = captured_problems(study, path.parent, loaded)
+    if problems:
+        raise ProtocolError(problems, str(path))
+    return loaded
 
 
 def _made(study: Study, path: Path) -> Lock:

@@ -76,8 +76,9 @@ def order_sha256(routes: NDArray[np.integer]) -> str:
 
 
 def treatment_sha256(arrays: Sequence[NDArray[Any]]) -> str:
-    """Digest of what a treatment applied: the bytes of its arrays, one after the other."""
-    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+    """Digest of resident tensors: SHA-256 of the SHA-256 (hex) of each, a line each; of nothing where there is none."""
+    lines = [hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def tensor_bytes(tensor: NDArray[np.float16]) -> bytes:

@@ -29,7 +29,7 @@ from benchkit.run.records import TENSORS, End, Header, RecordWriter
 def run(study: Study, plans: Plans, planned: PlannedRun, folder: Path, writer: RecordWriter) -> None:
     """Everything, in order."""
     place = planned.place
-    engine = make_engine(study, plans, folder / "binaries.json")
+    engine = make_engine(study, plans, folder)
     engine.treat(place.history)
     fixture_sha256 = engine.build()
     settings: Mapping[str, Any] = json.loads((folder / "run.json").read_text("utf-8"))

@@ -37,7 +37,9 @@ STEPS = "treatment,fixture,alignment,w13,activation,w2,sum"  # of a process, in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSizes:
-    """The layer and its input: sizes in elements, ``group`` rows that share a scale, ``block`` rows of a MoE block, seeds of the synthetic values."""
+    """The layer and its input: sizes in elements, ``group`` rows that share a scale, ``block`` rows of a MoE block. Seeds of synthetic values, or the
+    asset ``captured``, which holds real ones.
+    """
 
     experts: int
     hidden: int
@@ -46,8 +48,9 @@ class LayerSizes:
     tokens: int
     group: int
     block: int
-    weight_seed: int
-    input_seed: int
+    weight_seed: int | None
+    input_seed: int | None
+    captured: str | None = None
 
     @property
     def routes(self) -> int:
@@ -155,7 +158,11 @@ class Study:
     @property
     def plans(self) -> Asset:
         """The asset with routing and plans."""
-        return next(asset for asset in self.assets if asset.name == self.plans_asset)
+        return self.asset(self.plans_asset)
+
+    def asset(self, name: str) -> Asset:
+        """The asset of that name."""
+        return next(asset for asset in self.assets if asset.name == name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +267,7 @@ def _study(root: Table, document: Mapping[str, object]) -> Study:
 
 def _layer(table: Table) -> LayerSizes:
     table.text("kind", choices=("awq-layer",))
+    captured = table.optional_text("captured")
     layer = LayerSizes(
         experts=table.integer("experts", low=1, high=65536),
         hidden=table.integer("hidden", low=64, high=1 << 20),
@@ -268,8 +276,9 @@ def _layer(table: Table) -> LayerSizes:
         tokens=table.integer("tokens", low=1, high=1 << 20),
         group=table.integer("group", low=8, high=1 << 20),
         block=table.integer("block", low=1, high=64),
-        weight_seed=table.integer("weight_seed", low=0),
-        input_seed=table.integer("input_seed", low=0),
+        weight_seed=None if captured else table.integer("weight_seed", low=0),
+        input_seed=None if captured else table.integer("input_seed", low=0),
+        captured=captured,
     )
     table.close()
     return layer
@@ -339,6 +348,8 @@ def _coherence(study: Study) -> list[str]:
             problems.append(f"fixture.{size}: {getattr(layer, size)} mod group {layer.group} is not 0")
     if study.plans_asset not in {asset.name for asset in study.assets}:
         problems.append(f'histories.plans: no [[asset]] is named "{study.plans_asset}"')
+    if layer.captured is not None and layer.captured not in {asset.name for asset in study.assets}:
+        problems.append(f'fixture.captured: no [[asset]] is named "{layer.captured}"')
     if study.modes["H0"] == study.modes["H1"]:
         problems.append("histories.H1: expected another plan than that of H0, found the same")
     problems += [f"cell: the name {name} stands twice" for name in sorted({n for n in names if names.count(n) > 1})]

@@ -1,5 +1,6 @@
 """The CPU study end to end, by the two command lines: 70 processes, the sealed bundle, the scorer; and a run that is interrupted."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -181,3 +184,62 @@ def test_a_worker_that_fails_is_kept_and_its_relations_are_not_reproducible(tmp_
     assert (report["validity"], report["reasons"]) == ("VALID", [])
     assert {item["verdict"] for item in report["relations"]} == {"not_reproducible"}
     assert {item["processes"] for item in report["cells"]} == {0}
+
+
+def test_a_study_of_a_captured_layer(tmp_path: Path) -> None:
+    """From an AWQ checkpoint folder to a VALID bundle: capture, lock, run, score; equality holds for these weights too."""
+    pytest.importorskip("safetensors")
+    sys.path.insert(0, str(ROOT / "tests" / "unit" / "fixture"))
+    import checkpoint_cases as cases
+
+    config = {
+        **cases.CONFIG,
+        "hidden_size": 256,
+        "moe_intermediate_size": 128,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+    }
+    config["quantization_config"] = {**cases.CONFIG["quantization_config"], "group_size": 64}
+    tensors = cases.layer_arrays(experts=16, hidden=256, intermediate=128, group=64)
+    tensors = {name: array / 64 if name.endswith("scales") else array for name, array in tensors.items()}
+    checkpoint = cases.write_checkpoint(tmp_path / "model", tensors, config, cases.router_weight(16, 256))
+    hidden, _ = cases.hidden_states(tmp_path, 16, 256)
+    plans = json.loads((SMALL.parent / "assets" / "study-plans.json").read_text("utf-8"))
+    flat = [(token, slot) for token in range(16) for slot in range(4)]
+    columns = {
+        name: [plans[key][token][slot] for token, slot in flat]
+        for name, key in (("expert", "topk_ids"), ("weight", "topk_weights"))
+    }
+    table = pa.table({"token": [token for token, _ in flat], "slot": [slot for _, slot in flat], **columns})
+    pq.write_table(table, tmp_path / "routing.parquet")
+    (tmp_path / "assets").mkdir()
+    shutil.copy(SMALL.parent / "assets" / "study-plans.json", tmp_path / "assets")
+    arguments = ["--layer", cases.LAYER, "--hidden", hidden, "--routing", tmp_path / "routing.parquet"]
+    done = run("benchkit", "fixture", "capture", checkpoint, *arguments, "--output", tmp_path / "assets" / "layer6")
+    assert done.returncode == 0, done.stderr
+    fixture = tmp_path / "assets" / "layer6" / "fixture.json"
+    digest = hashlib.sha256(fixture.read_bytes()).hexdigest()
+    asset = f'\n[[asset]]\nname = "layer6"\npath = "assets/layer6/fixture.json"\nsha256 = "{digest}"\n'
+    text = SMALL.read_text("utf-8").replace("weight_seed = 15\ninput_seed = 4", 'captured = "layer6"') + asset
+    protocol = tmp_path / "study.toml"
+    protocol.write_text(text.replace("tokens = 16", "tokens = 15"))
+    refused = run("benchkit", "lock", protocol)
+    assert refused.returncode == 2
+    protocol.write_text(text)
+    assert run("benchkit", "lock", protocol).returncode == 0
+    done = run("benchkit", "run-protocol", protocol, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (bundle,) = (tmp_path / "out" / "study").glob("2*")
+    stated = json.loads(fixture.read_text("utf-8"))["fixture_sha256"]
+    assert {row["fixture_sha256"] for row in rows(bundle, "processes")} == {stated}
+    assert (bundle / "assets" / "layer6").read_bytes() == fixture.read_bytes()
+    report = json.loads(run("validator", "report", bundle, "--protocol", protocol, "--format", "json").stdout)
+    assert (report["validity"], report["reasons"]) == ("VALID", [])
+    assert {item["verdict"] for item in report["relations"] if item["expected"] == "equal"} == {"confirmed"}
+    # one array changed under the digests: the worker refuses, and says which
+    scales = np.load(fixture.parent / "w2_scales.npy")
+    scales[0, 0, 0] *= 2
+    np.save(fixture.parent / "w2_scales.npy", scales)
+    refused = run("benchkit", "check", protocol)
+    assert refused.returncode == 2
+    assert "w2_scales.npy: expected" in refused.stderr

@@ -22,7 +22,18 @@ from validator.findings import Finding
 from validator.reading.bundle import Bundle
 from validator.reading.canonical import is_sha256, sha256
 from validator.reading.processes import ProcessRecord
-from validator.reading.study import ENGINES, HISTORIES, STEPS, SURFACES, Cell, PlannedRun, Plans, Study, StudyPlan
+from validator.reading.study import (
+    ENGINES,
+    HISTORIES,
+    STEPS,
+    SURFACES,
+    Captured,
+    Cell,
+    PlannedRun,
+    Plans,
+    Study,
+    StudyPlan,
+)
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 from validator.recompute.layer import input_bytes, layer_digest, summed
@@ -40,6 +51,7 @@ class StudyView:
     study: Study
     plan: StudyPlan
     plans: Plans
+    captured: Captured | None
     trajectories: Frame
     stored: Frame
     surfaces: Frame
@@ -127,11 +139,21 @@ def _drift(view: StudyView) -> Iterator[Finding]:
 
 
 def _fixture(view: StudyView) -> Iterator[Finding]:
-    """The first process that could say what it multiplied had the layer of the seeds; the others had the same."""
+    """The first process that could say what it multiplied had the layer of the seeds, or the captured one; the others had the same."""
+    if view.captured is not None:
+        ids, weights = _routing_digests(view)
+        own = (view.captured.topk_ids_sha256, view.captured.topk_weights_sha256)
+        if own != (ids, weights):
+            yield _finding(
+                Reason.FIXTURE_MISMATCH,
+                f"assets/{view.study.sizes.captured}:topk_ids, topk_weights",
+                (ids, weights),
+                own,
+            )
     known = [record for record in view.bundle.processes or () if record.environment.known and record.fixture_sha256]
     if not known:
         return
-    wanted = layer_digest(view.study.sizes, view.plans)
+    wanted = view.captured.fixture_sha256 if view.captured else layer_digest(view.study.sizes, view.plans)
     if known[0].fixture_sha256 != wanted:
         yield _finding(Reason.FIXTURE_MISMATCH, f"{known[0].name}:fixture_sha256", wanted, known[0].fixture_sha256)
 
@@ -292,8 +314,15 @@ def _treatment(view: StudyView, history: str) -> tuple[str, str]:
         return f"recorded-order:{mode}", sha256(struct.pack(f"<{len(order)}i", *order))
     if history == "H0":
         return "none", sha256(b"")
-    weights, ids = np.array(view.plans.weights, dtype="<f4"), np.array(view.plans.ids, dtype="<i4")
-    return "resident-tensors:3", sha256(input_bytes(view.study.sizes) + weights.tobytes() + ids.tobytes())
+    ids, weights = _routing_digests(view)
+    x = view.captured.x_sha256 if view.captured else sha256(input_bytes(view.study.sizes))
+    return "resident-tensors:3", sha256("\n".join((x, weights, ids)).encode())
+
+
+def _routing_digests(view: StudyView) -> tuple[str, str]:
+    """Give the digests of ids and weights as arrays."""
+    ids, weights = np.array(view.plans.ids, dtype="<i4"), np.array(view.plans.weights, dtype="<f4")
+    return sha256(ids.tobytes()), sha256(weights.tobytes())
 
 
 def _consumed(

@@ -29,7 +29,7 @@ _MOST_WEIGHTS = 1 << 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sizes of the layer and its input."""
+    """Sizes of the layer and its input; the seeds are 0 where an asset holds captured values."""
 
     experts: int
     hidden: int
@@ -40,6 +40,7 @@ class Sizes:
     block: int
     weight_seed: int
     input_seed: int
+    captured: str | None = None
 
     @property
     def routes(self) -> int:
@@ -186,8 +187,9 @@ def read_sizes(fields: Fields) -> Sizes:
     """Read [fixture]."""
     fields.choice("kind", ("awq-layer",))
     names = ("experts", "hidden", "intermediate", "top_k", "tokens", "group", "block")
-    seeds = {name: fields.integer(name) for name in ("weight_seed", "input_seed")}
-    sizes = Sizes(**{name: fields.integer(name, least=1) for name in names}, **seeds)
+    captured = fields.optional_text("captured")
+    seeds = {name: 0 if captured else fields.integer(name) for name in ("weight_seed", "input_seed")}
+    sizes = Sizes(**{name: fields.integer(name, least=1) for name in names}, **seeds, captured=captured)
     fields.finish()
     return sizes
 
@@ -259,8 +261,9 @@ def check_study(study: Study, problems: list[str]) -> None:
         problems.append("fixture: more weights than this validator derives again")
     if study.modes[0] == study.modes[1]:
         problems.append("histories: H0 and H1 select the same plan")
-    if study.plans_asset not in [asset.name for asset in study.assets]:
-        problems.append(f"histories.plans: no asset {study.plans_asset!r}")
+    for key, name in (("histories.plans", study.plans_asset), ("fixture.captured", sizes.captured)):
+        if name is not None and name not in [asset.name for asset in study.assets]:
+            problems.append(f"{key}: no asset {name!r}")
     for i, cell in enumerate(study.cells):
         for gemm, tile in cell.launches:
             whole = sizes.reduction(gemm) % tile.thread_k == 0 and sizes.columns(gemm) % tile.thread_n == 0
@@ -283,6 +286,39 @@ def check_study(study: Study, problems: list[str]) -> None:
         if relation.a == relation.b or keys & seen:
             problems.append(f"relation[{i}]: expected two places, related once at a surface")
         seen |= keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A captured fixture's own digest, and those of its input and routing."""
+
+    fixture_sha256: str
+    x_sha256: str
+    topk_ids_sha256: str
+    topk_weights_sha256: str
+
+
+def read_captured(data: bytes, study: Study) -> Captured | tuple[str, ...]:
+    """Read the fixture.json of a study, or give its problems."""
+    problems: list[str] = []
+    try:
+        top = Fields(parse_object(data), "", problems)
+    except StrictJsonError as error:
+        return (str(error),)
+    top.choice("schema", ("benchkit.fixture/1",))
+    sizes, arrays = top.table("sizes"), top.table("arrays")
+    for name in ("experts", "hidden", "intermediate", "top_k", "tokens", "group"):
+        stated, wanted = sizes.integer(name), getattr(study.sizes, name)
+        if stated != wanted and not problems:
+            problems.append(f"sizes.{name}: expected {wanted} as in [fixture], got {stated}")
+    digests = {name: arrays.table(name).digest("sha256") for name in ("x", "topk_ids", "topk_weights")}
+    found = Captured(
+        fixture_sha256=top.digest("fixture_sha256"),
+        x_sha256=digests["x"],
+        topk_ids_sha256=digests["topk_ids"],
+        topk_weights_sha256=digests["topk_weights"],
+    )
+    return tuple(problems) if problems else found
 
 
 def read_plans(data: bytes, study: Study) -> Plans | tuple[str, ...]:
