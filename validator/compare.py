@@ -9,7 +9,8 @@ Rules (results/README.md, last paragraph):
 
 from collections.abc import Iterator
 
-from validator.findings import Finding, Json, Numbers, StudyNumbers, plain
+from validator.findings import Finding, Json, Numbers, plain
+from validator.outcomes import StudyNumbers
 from validator.reading.bundle import Bundle
 from validator.reading.canonical import StrictJsonError, parse_object
 from validator.reasons import Reason

@@ -10,6 +10,7 @@ Rules:
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from validator.outcomes import StudyFacts, StudyNumbers
 from validator.reasons import Reason, Stage
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -346,84 +347,6 @@ class Supplement:
     ceilings: tuple[Ceiling, ...]
     uneven: tuple[Uneven, ...]
     series: tuple[Series, ...]
-
-
-class RelationVerdict(StrEnum):
-    """What the tensors say of a relation that a study declared."""
-
-    CONFIRMED = "confirmed"
-    REFUTED = "refuted"
-    NOT_REPRODUCIBLE = "not_reproducible"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceSummary:
-    """What the processes of a cell under a history gave; the distinct tensors of each surface by digest, ascending."""
-
-    cell: str
-    history: str
-    processes: int
-    distinct_outcomes: int
-    modes: int
-    w13: tuple[str, ...]
-    activation: tuple[str, ...]
-    routed_w2: tuple[str, ...]
-    final: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelationResult:
-    """Two places at a surface: equal to the bit or not; ``rows`` and ``positions`` list the first elements that differ."""
-
-    surface: str
-    cell_a: str
-    cell_b: str
-    expected: str
-    equal: bool | None
-    differing: int | None
-    max_abs: float | None
-    rows: tuple[int, ...]
-    positions: tuple[tuple[int, int], ...]
-    verdict: RelationVerdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyNumbers:
-    """All that is recomputed from the tensors of a study."""
-
-    cells: tuple[PlaceSummary, ...]
-    relations: tuple[RelationResult, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFact:
-    """How a cell launches a GEMM, and the classes of its tiles."""
-
-    cell: str
-    gemm: str
-    thread_k: int
-    thread_n: int
-    grid: int
-    classes: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapFact:
-    """Where a swap's routes stood before it, and the classes of these blocks' W13 tiles."""
-
-    cell: str
-    history: str
-    routes: tuple[int, ...]
-    blocks: tuple[int, ...]
-    classes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFacts:
-    """What follows from a study's protocol alone; in no verdict."""
-
-    launches: tuple[LaunchFact, ...]
-    swaps: tuple[SwapFact, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

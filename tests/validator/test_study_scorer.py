@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from validator.catalogue import catalogue
-from validator.findings import CouldNotCheckError, RelationVerdict, Report, Validity
+from validator.findings import CouldNotCheckError, Report, Validity
 from validator.mutations import STUDY_MUTATIONS, Mutation, selftest
 from validator.mutations.selftest import Word
 from validator.mutations.study import outcome_changed, relation_turned_after_the_run
 from validator.mutations.workspace import WorkingCopy
+from validator.outcomes import RelationVerdict
 from validator.reasons import Reason, Stage
 from validator.reproduction import Run, reproduce
 from validator.validate import validate

@@ -31,18 +31,7 @@ from validator.reading.model import (
     Tolerance,
 )
 from validator.reading.statistics import check_statistics, read_statistics
-from validator.reading.study import (
-    ENGINES,
-    GEMMS,
-    MECHANISM,
-    TREATMENTS,
-    Study,
-    check_study,
-    read_cell,
-    read_relation,
-    read_sizes,
-    read_tile,
-)
+from validator.reading.study import MECHANISM, Study, read_study
 
 SCHEMA = "benchkit.protocol/1"
 _NAME = r"[a-z][a-z0-9_]*"
@@ -76,54 +65,15 @@ def read_protocol(data: bytes) -> ProtocolRead:
     problems: list[str] = []
     head = document.get("protocol")
     if isinstance(head, dict) and head.get("kind") == MECHANISM:
-        study = _study(Fields(document, "", problems), digest)
+        top = Fields(document, "", problems)
+        requires, assets = _require(_build(top)), tuple(_asset(item) for item in top.tables("asset"))
+        study = read_study(top, digest, requires, assets)
         found = None if problems else study
         return ProtocolRead(protocol=None, digest=digest, problems=tuple(problems), kind=MECHANISM, study=found)
     protocol = _document(Fields(document, "", problems), digest)
     return ProtocolRead(
         protocol=None if problems else protocol, digest=digest, problems=tuple(problems), kind="comparison"
     )
-
-
-def _study(top: Fields, digest: str) -> Study:
-    top.choice("schema", (SCHEMA,))
-    head = top.table("protocol")
-    identity = head.text("id", pattern=r"[a-z0-9][a-z0-9-]*")
-    head.choice("kind", (MECHANISM,))
-    for key in ("title", "question", "selection"):
-        head.text(key)
-    head.finish()
-    launch = top.table("launch")
-    engine = launch.choice("engine", ENGINES)
-    launches = {gemm: read_tile(launch.table(gemm)) for gemm in GEMMS}
-    launch.finish()
-    histories = top.table("histories")
-    treatment, plans = histories.choice("treatment", TREATMENTS[engine]), histories.text("plans")
-    modes = (histories.text("H0"), histories.text("H1"))
-    histories.finish()
-    schedule = top.table("schedule")
-    schedule.choice("order", ("replicate-major",))
-    _positive(schedule, "watchdog_s")
-    replicates = schedule.integer("replicates", least=1)
-    schedule.finish()
-    result = Study(
-        id=identity,
-        digest=digest,
-        require=_require(_build(top)),
-        sizes=read_sizes(top.table("fixture")),
-        engine=engine,
-        treatment=treatment,
-        plans_asset=plans,
-        modes=modes,
-        cells=tuple(read_cell(item, launches) for item in top.tables("cell")),
-        relations=tuple(read_relation(item) for item in top.tables("relation")),
-        replicates=replicates,
-        assets=tuple(_asset(item) for item in top.tables("asset")),
-    )
-    top.finish()
-    if not top.problems:
-        check_study(result, top.problems)
-    return result
 
 
 def _document(top: Fields, digest: str) -> Protocol:

@@ -183,6 +183,48 @@ def derive_study_plan(study: Study) -> StudyPlan:
     return StudyPlan(runs=tuple(runs), digest=digest_of(["benchkit.study-plan/1", listed]))
 
 
+def read_study(top: Fields, digest: str, require: Require, assets: tuple[Asset, ...]) -> Study:
+    """Read a mechanism protocol, whose requirements and assets were read before."""
+    top.choice("schema", ("benchkit.protocol/1",))
+    head = top.table("protocol")
+    identity = head.text("id", pattern=r"[a-z0-9][a-z0-9-]*")
+    head.choice("kind", (MECHANISM,))
+    for key in ("title", "question", "selection"):
+        head.text(key)
+    head.finish()
+    launch = top.table("launch")
+    engine = launch.choice("engine", ENGINES)
+    launches = {gemm: read_tile(launch.table(gemm)) for gemm in GEMMS}
+    launch.finish()
+    histories = top.table("histories")
+    treatment, plans = histories.choice("treatment", TREATMENTS[engine]), histories.text("plans")
+    modes = (histories.text("H0"), histories.text("H1"))
+    histories.finish()
+    schedule = top.table("schedule")
+    schedule.choice("order", ("replicate-major",))
+    schedule.integer("watchdog_s", least=1)
+    replicates = schedule.integer("replicates", least=1)
+    schedule.finish()
+    result = Study(
+        id=identity,
+        digest=digest,
+        require=require,
+        sizes=read_sizes(top.table("fixture")),
+        engine=engine,
+        treatment=treatment,
+        plans_asset=plans,
+        modes=modes,
+        cells=tuple(read_cell(item, launches) for item in top.tables("cell")),
+        relations=tuple(read_relation(item) for item in top.tables("relation")),
+        replicates=replicates,
+        assets=assets,
+    )
+    top.finish()
+    if not top.problems:
+        check_study(result, top.problems)
+    return result
+
+
 def read_sizes(fields: Fields) -> Sizes:
     """Read [fixture]."""
     fields.choice("kind", ("awq-layer",))

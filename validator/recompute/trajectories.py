@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from validator.findings import (
+from validator.outcomes import (
     LaunchFact,
     PlaceSummary,
     RelationResult,

@@ -9,7 +9,8 @@ Rules:
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from validator.findings import Comparison, RelationResult, RelationVerdict, Report, Validity
+from validator.findings import Comparison, Report, Validity
+from validator.outcomes import RelationResult, RelationVerdict
 from validator.report.facts import UNTRUSTED, claim_shown, clean, command, headline, member_verdict, spread, trusted
 from validator.report.table import against, number
 

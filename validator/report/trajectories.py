@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from string import ascii_uppercase
 
-from validator.findings import PlaceSummary, RelationResult, RelationVerdict, Report, StudyFacts
+from validator.findings import Report
+from validator.outcomes import PlaceSummary, RelationResult, RelationVerdict, StudyFacts
 from validator.reading.study import SURFACES
 from validator.report.table import Extra
 
