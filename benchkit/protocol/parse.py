@@ -65,6 +65,10 @@ def parse_protocol(data: bytes, source: str) -> Protocol:
     schema = root.text("schema", choices=(SCHEMA,))
     if problems and schema not in ("", SCHEMA):
         raise ProtocolError([f'schema: expected "{SCHEMA}", found "{schema}"; this version reads no other'], source)
+    head = document.get("protocol")
+    if isinstance(head, Mapping) and head.get("kind") == "mechanism":
+        found = 'protocol.kind: expected "comparison", found "mechanism", which compares bits and has no samples'
+        raise ProtocolError([found], source)
     protocol = _protocol(root, document)
     root.close()
     problems.extend(() if problems else size_problems(protocol))
@@ -91,10 +95,7 @@ def refuse_unhashable(value: object, path: str, problems: list[str]) -> None:
 def _protocol(root: Table, document: Mapping[str, object]) -> Protocol:
     head = root.table("protocol")
     protocol_id = head.text("id", pattern=r"[a-z0-9][a-z0-9-]{0,99}", expected="lower-case letters, digits and hyphens")
-    if head.has("kind") and head.raw("kind", "") == "mechanism":
-        head.say("kind", 'a "mechanism" protocol has no comparisons and no samples; expected "comparison" here')
-    else:
-        head.text("kind", choices=("comparison",))
+    head.text("kind", choices=("comparison",))
     title, question = head.text("title"), head.text("question")
     head.text("margin_rationale")
     head.close()

@@ -1,5 +1,6 @@
 """The scorer of mechanism studies on the published CPU study: every mutation, verdicts that are no reasons, every format, bad input."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -7,11 +8,13 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from validator.catalogue import catalogue
 from validator.findings import CouldNotCheckError, Report, Validity
 from validator.mutations import STUDY_MUTATIONS, Mutation, selftest
+from validator.mutations.provenance import edit_environment
 from validator.mutations.selftest import Word
 from validator.mutations.study import outcome_changed, relation_turned_after_the_run
 from validator.mutations.workspace import WorkingCopy
@@ -247,3 +250,59 @@ def test_a_protocol_that_is_none(copy: WorkingCopy, section: str, key: str, valu
         if finding.reason is Reason.PROTOCOL_INVALID
     ]
     assert problem in found
+
+
+def on_a_gpu(copy: WorkingCopy) -> str:
+    """Make the copy a study of the engine ``marlin-op``; gives the digest that H1's resident tensors must have."""
+    protocol = copy.protocol()
+    protocol["launch"]["engine"] = "marlin-op"
+    protocol["histories"]["treatment"] = "resident-tensors"
+    copy.write_protocol(protocol)
+    copy.relock()
+    rows = len(copy.column("processes", "process"))
+    edit_environment(copy, {"device": "cuda", "sources": {"marlin-op": "a" * 64}}, rows=range(rows))
+    copy.set_columns("processes", launch=["marlin-op"] * rows)
+    plans, sizes = json.loads(copy.path("assets/plans").read_bytes()), protocol["fixture"]
+    raw = np.random.PCG64(sizes["input_seed"]).random_raw(sizes["tokens"] * sizes["hidden"])
+    halves = raw.astype("<u8").view("<u2").reshape(-1, 4).astype(np.int64).sum(axis=1)
+    x = ((halves - 131070) / 32768).astype("<f2")
+    weights, ids = np.array(plans["topk_weights"], dtype="<f4"), np.array(plans["topk_ids"], dtype="<i4")
+    lines = [hashlib.sha256(array.tobytes()).hexdigest() for array in (x, weights, ids)]
+    resident = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    for history, marker, digest in (
+        ("H0", "none", hashlib.sha256(b"").hexdigest()),
+        ("H1", "resident-tensors:3", resident),
+    ):
+        copy.set_values(
+            "trajectories", copy.rows("trajectories", history=history), treatment=marker, treatment_sha256=digest
+        )
+    return resident
+
+
+def test_on_a_gpu_the_op_decides_native_orders_and_resident_tensors_are_the_treatment(copy: WorkingCopy) -> None:
+    on_a_gpu(copy)
+    copy.reseal()
+    report = validate(copy.root)
+    assert (report.validity, report.codes) == (Validity.VALID, ())
+    # a native process with another legal order: counted as a mode, and no reason
+    stable = copy.rows("trajectories", cell="stable")[0]
+    native = copy.rows("trajectories", cell="native", history="H0")[0]
+    values = {name: copy.column("trajectories", name)[stable] for name in ("plan_sha256", "mode_sha256")}
+    copy.set_values("trajectories", [native], **values)
+    copy.path("analysis.json").unlink()
+    copy.reseal()
+    report = validate(copy.root)
+    assert (report.validity, report.codes) == (Validity.VALID, ())
+    assert report.study is not None
+    assert [item.modes for item in report.study.cells] == [2] + [1] * 13
+
+
+def test_on_a_gpu_tensors_that_were_not_resident_are_noticed(copy: WorkingCopy) -> None:
+    resident = on_a_gpu(copy)
+    assert resident in copy.column("trajectories", "treatment_sha256")
+    row = copy.rows("trajectories", history="H1")[0]
+    copy.set_values("trajectories", [row], treatment_sha256="0" * 64)
+    copy.reseal()
+    report = validate(copy.root)
+    assert report.codes == (Reason.TREATMENT_NOT_CONSUMED,)
+    assert "resident-tensors:3" in report.reasons[0].expected

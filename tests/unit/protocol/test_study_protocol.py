@@ -91,7 +91,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
     assert protocol_kind(ROOT / "protocols" / "moe-decode-cpu.toml") == COMPARISON
     (tmp_path / "x.toml").write_text("nothing = [")
     assert protocol_kind(tmp_path / "x.toml") == protocol_kind(tmp_path / "none.toml") == COMPARISON
-    with pytest.raises(ProtocolError, match=r'protocol\.kind: a "mechanism" protocol has no comparisons'):
+    with pytest.raises(ProtocolError, match=r'protocol\.kind: expected "comparison", found "mechanism"'):
         parse_protocol(TEXT.encode(), "x.toml")
 
 
