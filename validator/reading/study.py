@@ -1,7 +1,7 @@
 """A mechanism protocol, its plan and its plans asset, as the scorer needs them; parsed by the validator's own code.
 
 Rules (protocols/README.md, "Mechanism protocols"):
-1. Seven kinds of table, unknown keys are problems, all problems are collected.
+1. Unknown keys are problems, all problems are collected.
 2. Process i runs replicate, cell and history by counting: replicates, then cells as listed, then H0 before H1 in even
    replicates and H1 before H0 in odd ones.
 3. The plans asset is strict JSON of schema ``benchkit.plans/1``; a plan is any order of the valid routes, experts ascending.
