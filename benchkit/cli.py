@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 import click
@@ -40,9 +41,10 @@ def cli() -> None:
 @click.option("--replace", is_flag=True, help="Replace another lock, unless results were published under it.")
 def lock(protocol: Path, replace: bool) -> None:
     """Write PROTOCOL's lock beside it: from then on a changed value is another protocol."""
-    from benchkit.run.locking import lock as lock_protocol
+    from benchkit.mechanism.study import lock_study
+    from benchkit.run.locking import lock as lock_comparison
 
-    made = lock_protocol(protocol, replace=replace)
+    made = (lock_study if _is_study(protocol) else lock_comparison)(protocol, replace=replace)
     _say(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
 
 
@@ -50,9 +52,10 @@ def lock(protocol: Path, replace: bool) -> None:
 @_PROTOCOL
 def check(protocol: Path) -> None:
     """Report every problem of PROTOCOL, verify its lock, and say whether this machine can run it."""
+    from benchkit.mechanism.study import check_study
     from benchkit.run.survey import check_protocol
 
-    for line in check_protocol(protocol):
+    for line in (check_study if _is_study(protocol) else check_protocol)(protocol):
         _say(line)
 
 
@@ -61,9 +64,10 @@ def check(protocol: Path) -> None:
 @click.option("--process", type=click.IntRange(min=0), default=0, show_default=True, help="The process to print.")
 def plan(protocol: Path, process: int) -> None:
     """Print the order of points and arms of one process of PROTOCOL, and what the whole run amounts to."""
+    from benchkit.mechanism.study import describe_study
     from benchkit.run.survey import describe_plan
 
-    for line in describe_plan(protocol, process):
+    for line in (describe_study if _is_study(protocol) else describe_plan)(protocol, process):
         _say(line)
 
 
@@ -96,14 +100,23 @@ def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: boo
     from benchkit.analysis.analyst import Analysis, shows
     from benchkit.analysis.document import write_analysis
     from benchkit.analysis.summary import summarise
+    from benchkit.mechanism.outcome import summarise_outcome, write_outcome
+    from benchkit.mechanism.study import StudySession
     from benchkit.run.session import Session
 
     if resume is not None and (exploratory or synthetic is not None):
         raise click.UsageError("--resume goes on as the run was started; give it alone")
-    session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
-    analyses: list[Analysis] = []
-    sealed = session.run(resume, shows=shows, finish=lambda bundle: analyses.append(write_analysis(bundle)))
-    _say(summarise(analyses[-1]))
+    if _is_study(protocol):
+        if synthetic is not None:
+            raise click.UsageError("--synthetic scripts durations, and a mechanism protocol measures none")
+        study = StudySession(protocol=protocol, out=out, exploratory=exploratory)
+        sealed = study.run(resume, finish=write_outcome)
+        _say(summarise_outcome(sealed.folder))
+    else:
+        session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
+        analyses: list[Analysis] = []
+        sealed = session.run(resume, shows=shows, finish=lambda bundle: analyses.append(write_analysis(bundle)))
+        _say(summarise(analyses[-1]))
     _say(f"bundle: {sealed.folder}")
     _say(f"check it: validator report {sealed.folder}")
     for line in sealed.failed:
@@ -158,8 +171,13 @@ def analyse(run: Path) -> None:
     """Analyse the sealed bundle RUN again and write its analysis.json."""
     from benchkit.analysis.document import write_analysis
     from benchkit.analysis.summary import summarise
+    from benchkit.mechanism.outcome import summarise_outcome, write_outcome
 
-    _say(summarise(write_analysis(run)))
+    if _is_study(run / "protocol.toml"):
+        write_outcome(run)
+        _say(summarise_outcome(run))
+    else:
+        _say(summarise(write_analysis(run)))
 
 
 @cli.command()
@@ -215,6 +233,42 @@ def calibrate(quick: bool, out: Path | None) -> None:
 
 
 @cli.group()
+def fixture() -> None:
+    """Capture what a run multiplies from a real checkpoint."""
+
+
+@fixture.command("capture")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--layer", type=click.IntRange(min=0), required=True, help="Number of the MoE layer.")
+@click.option(
+    "--hidden", type=click.Path(path_type=Path), required=True, help="Its input: float16 [tokens, hidden], .npy."
+)
+@click.option(
+    "--routing", type=click.Path(path_type=Path), help="Recorded routing, *.parquet (default: the layer's router runs)."
+)
+@click.option("--point", metavar="ID", help="The routing's point, where the file holds several.")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+def capture_fixture(
+    checkpoint: Path, layer: int, hidden: Path, routing: Path | None, point: str | None, output: Path
+) -> None:
+    """Read one MoE layer of an AWQ CHECKPOINT folder and write it as a fixture with its digests.
+
+    CHECKPOINT holds config.json and safetensors shards with qweight, qzeros and scales of every expert. A routing has the columns token, slot,
+    expert and weight.
+    """
+    from benchkit.fixture.captured import capture_fixture as capture
+    from benchkit.mechanism.membership import read_routing
+
+    routed = None if routing is None else read_routing(routing, point)
+    made = capture(checkpoint, layer, hidden=hidden, routing=routed, output=output)
+    _say(f"checkpoint manifest: {made.manifest_sha256}")
+    _say(f"model identity:      {made.model_identity}")
+    _say(f"fixture:             {made.fixture_sha256}")
+    sizes = ", ".join(f"{name} {size}" for name, size in made.sizes.items())
+    _say(f"{output}: layer {layer}, {sizes}")
+
+
+@cli.group()
 def mechanism() -> None:
     """Say which routes share a block, and which arithmetic their block gets."""
 
@@ -239,6 +293,46 @@ def membership(routes: Path, experts: int, block: int, point: str | None) -> Non
 
     for line in describe_membership(routes, experts=experts, block=block, point=point):
         _say(line)
+
+
+@mechanism.command("capture-plans")
+@_ROUTES
+@_EXPERTS
+@_BLOCK
+@_POINT
+@click.option(
+    "--order", "orders", type=click.Path(path_type=Path), multiple=True, help="A captured order, *.json; give two."
+)
+@click.option("--native", is_flag=True, help="Capture two native orders on this machine's GPU instead.")
+@click.option("--hidden-size", type=click.IntRange(min=1), default=2048, show_default=True, help="Width of the input.")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="The plans asset to write, *.json.")
+def capture_plans(
+    routes: Path,
+    experts: int,
+    block: int,
+    point: str | None,
+    orders: tuple[Path, ...],
+    native: bool,
+    hidden_size: int,
+    output: Path,
+) -> None:
+    """Write the plans P0 and P1 of a routing as an asset that a study locks.
+
+    FILE.parquet has the columns token, slot, expert and weight. Each --order is a JSON array of routes as they arrived, or as the op left them in
+    sorted_token_ids; the first becomes P0, the second P1. With --native, fresh processes of both histories align by the installed vLLM until two
+    modes were seen.
+    """
+    from benchkit.mechanism.study import capture_plans as capture
+    from benchkit.mechanism.study import describe_plans
+    from benchkit.protocol.files import write_text
+
+    if len(orders) != (0 if native else 2):
+        raise click.UsageError(f"expected two --order files, or --native and none, found {len(orders)}")
+    plans = capture(routes, orders, experts=experts, block=block, point=point, hidden=hidden_size)
+    write_text(output, plans.to_json())
+    for line in describe_plans(plans):
+        _say(line)
+    _say(f"{output}: written, SHA-256 {sha256(output.read_bytes()).hexdigest()}")
 
 
 @mechanism.command("schedule")
@@ -275,6 +369,12 @@ def mechanism_schedule(
     launch = Launch(size_n=size_n, size_k=size_k, group=group, gpu=gpu, thread_k=thread_k, thread_n=thread_n, grid=grid)
     for line in describe_schedule(routes, launch, experts=experts, block=block, point=point):
         _say(line)
+
+
+def _is_study(protocol: Path) -> bool:
+    from benchkit.protocol.study import MECHANISM, protocol_kind
+
+    return protocol_kind(protocol) == MECHANISM
 
 
 def _say(text: str, *, err: bool = False) -> None:

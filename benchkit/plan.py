@@ -4,6 +4,7 @@ Rules (protocols/README.md, "Points, order, plan"):
 1. Points of a process ascend by SHA-256("<digest>/<process>/<point>"), arms of a block by SHA-256("<digest>/<process>/<point>/<block>/<arm>"), as hex.
 2. The warm-up of a point comes before its block 0 and is ordered as a block named ``warmup``; in tables it is block -1.
 3. Only a locked protocol can be planned, and its plan must be the locked one.
+4. A study runs one cell under one history in each process: replicate-major, cells as the file lists them, H0 first in even replicates and H1 in odd ones.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import rfc8785
 from benchkit.errors import LockError
 from benchkit.protocol.lock import LockedProtocol
 from benchkit.protocol.model import Point, Protocol
+from benchkit.protocol.study import HISTORIES, LockedStudy, Place, Study
 
 WARMUP_BLOCK = -1
 
@@ -129,3 +131,59 @@ def plan(locked: LockedProtocol) -> Plan:
             f"{locked.path}: expected plan digest {locked.lock.plan_digest} (the lock), found {found}; lock the protocol anew"
         )
     return Plan(locked=locked, processes=processes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One process of a study: a cell under a history."""
+
+    index: int
+    replicate: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """All processes of a study, in order."""
+
+    locked: LockedStudy
+    processes: tuple[PlannedRun, ...]
+
+    @property
+    def protocol(self) -> Study:
+        """The study that is run."""
+        return self.locked.protocol
+
+    @property
+    def samples_per_process(self) -> int:
+        """What a process advances a progress bar by."""
+        return 1
+
+
+def study_schedule(study: Study) -> tuple[PlannedRun, ...]:
+    """The planned processes of a study."""
+    places = [
+        (replicate, Place(cell=cell.name, history=history))
+        for replicate in range(study.schedule.replicates)
+        for cell in study.cells
+        for history in (HISTORIES if replicate % 2 == 0 else HISTORIES[::-1])
+    ]
+    return tuple(PlannedRun(index=i, replicate=r, place=place) for i, (r, place) in enumerate(places))
+
+
+def study_plan_digest(processes: tuple[PlannedRun, ...]) -> str:
+    """SHA-256 of the RFC 8785 JSON ``["benchkit.study-plan/1", [[process, replicate, cell, history], ...]]``."""
+    listed = [[run.index, run.replicate, run.place.cell, run.place.history] for run in processes]
+    document: Any = ["benchkit.study-plan/1", listed]
+    return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
+
+
+def study_plan(locked: LockedStudy) -> StudyPlan:
+    """The plan of a locked study; LockError where the lock names another."""
+    processes = study_schedule(locked.protocol)
+    found = study_plan_digest(processes)
+    if found != locked.lock.plan_digest:
+        raise LockError(
+            f"{locked.path}: expected plan digest {locked.lock.plan_digest} (the lock), found {found}; lock the protocol anew"
+        )
+    return StudyPlan(locked=locked, processes=processes)

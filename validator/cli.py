@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from validator.findings import Report, Validity
-    from validator.report.extras import Extra
+    from validator.report.table import Extra
     from validator.reproduction import Run
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -185,8 +185,9 @@ def exit_code(reports: "list[Report]", require: str | None) -> int:
         return 1
     if Validity.COULD_NOT_CHECK in validities:
         return 3
+    if require is None:
+        return 0
     met = {
-        None: tuple(Verdict),
         "superior": (Verdict.SUPERIOR,),
         "non-inferior": (Verdict.SUPERIOR, Verdict.NON_INFERIOR, Verdict.NON_INFERIOR_BUT_SLOWER),
     }[require]

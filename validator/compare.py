@@ -10,13 +10,15 @@ Rules (results/README.md, last paragraph):
 from collections.abc import Iterator
 
 from validator.findings import Finding, Json, Numbers, plain
+from validator.outcomes import StudyNumbers
 from validator.reading.bundle import Bundle
 from validator.reading.canonical import StrictJsonError, parse_object
 from validator.reasons import Reason
 
 SCHEMA = "benchkit.analysis/1"
 _NUMBERS = ("comparisons", "controls", "arms", "family")
-_KEYS = ("schema", "manifest_sha256", "protocol_digest", "run_id", *_NUMBERS)
+_STUDY = ("cells", "relations")
+_HEAD = ("schema", "manifest_sha256", "protocol_digest", "run_id")
 _FLOATS = frozenset(
     [
         "ratio",
@@ -50,29 +52,31 @@ def agree_p(own: float, claimed: float) -> bool:
     return abs(own - claimed) <= 1e-10 * max(abs(own), abs(claimed))
 
 
-def check_claims(bundle: Bundle, numbers: Numbers) -> tuple[Finding, ...]:
+def check_claims(bundle: Bundle, numbers: Numbers | StudyNumbers) -> tuple[Finding, ...]:
     """Compare analysis.json, which must be there, with the recomputed numbers."""
     assert bundle.analysis is not None
     try:
         claimed = parse_object(bundle.analysis)
     except StrictJsonError as error:
         return (_invalid("analysis.json", "strict JSON", str(error)),)
-    problems = tuple(_shape(claimed))
+    names = _NUMBERS if isinstance(numbers, Numbers) else _STUDY
+    problems = tuple(_shape(claimed, names))
     if problems:
         return problems
-    return (*_identity(bundle, claimed), *_claims(claimed, numbers))
+    return (*_identity(bundle, claimed), *_claims(claimed, numbers, names))
 
 
 def _invalid(where: str, expected: str, got: str) -> Finding:
     return Finding(reason=Reason.ANALYSIS_INVALID, where=where, expected=expected, got=got)
 
 
-def _shape(claimed: dict[str, Json]) -> Iterator[Finding]:
+def _shape(claimed: dict[str, Json], names: tuple[str, ...]) -> Iterator[Finding]:
+    keys = (*_HEAD, *names)
     if claimed.get("schema") != SCHEMA:
         yield _invalid("$.schema", SCHEMA, repr(claimed.get("schema"))[:80])
-    for key in sorted(set(_KEYS) ^ set(claimed)):
-        yield _invalid(f"$.{key}", *(("a value", "nothing") if key in _KEYS else ("no such key", "a value")))
-    for key in _NUMBERS:
+    for key in sorted(set(keys) ^ set(claimed)):
+        yield _invalid(f"$.{key}", *(("a value", "nothing") if key in keys else ("no such key", "a value")))
+    for key in names:
         if key in claimed and not isinstance(claimed[key], dict if key == "family" else list):
             yield _invalid(f"$.{key}", "an object" if key == "family" else "a list", type(claimed[key]).__name__)
 
@@ -92,9 +96,9 @@ def _identity(bundle: Bundle, claimed: dict[str, Json]) -> Iterator[Finding]:
             yield Finding(reason=Reason.CLAIM_MISMATCH, where=f"$.{key}", expected=own, got=str(claimed[key])[:80])
 
 
-def _claims(claimed: dict[str, Json], numbers: Numbers) -> Iterator[Finding]:
+def _claims(claimed: dict[str, Json], numbers: Numbers | StudyNumbers, names: tuple[str, ...]) -> Iterator[Finding]:
     found = [
-        finding for key in _NUMBERS for finding in _differences(f"$.{key}", plain(getattr(numbers, key)), claimed[key])
+        finding for key in names for finding in _differences(f"$.{key}", plain(getattr(numbers, key)), claimed[key])
     ]
     yield from found[:_MOST]
     if len(found) > _MOST:

@@ -10,6 +10,7 @@ Rules:
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from validator.outcomes import StudyFacts, StudyNumbers
 from validator.reasons import Reason, Stage
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -383,6 +384,8 @@ class Report:
     notes: tuple[str, ...] = ()
     numbers: Numbers | None = None
     supplement: Supplement | None = None
+    study: StudyNumbers | None = None
+    study_facts: StudyFacts | None = None
     context: Context = Context()
 
     @property

@@ -282,6 +282,55 @@ class Reason(StrEnum):
         "an arm was timed at a point without a correctness row",
         "check every arm before timing it",
     )
+    # of a study: what was changed is what was planned, and the tensors are those that were kept
+    MEMBERSHIP_MISMATCH = (
+        "MEMBERSHIP_MISMATCH",
+        Stage.SCHEDULE,
+        "a stored plan is no alignment of the locked routing, or its digest or mode are not those of its rows",
+        "ask for the plans as they were recorded",
+    )
+    TREATMENT_NOT_CONSUMED = (
+        "TREATMENT_NOT_CONSUMED",
+        Stage.SCHEDULE,
+        "the marker of a process's treatment is not that of its planned history",
+        "apply the history's treatment in its own processes, and mark what was applied",
+    )
+    ORDER_NOT_CONSUMED = (
+        "ORDER_NOT_CONSUMED",
+        Stage.SCHEDULE,
+        "the order of routes that a process consumed is not the one of its cell",
+        "run the order that the cell prescribes, and mark what was consumed",
+    )
+    GRID_NOT_CONSUMED = (
+        "GRID_NOT_CONSUMED",
+        Stage.SCHEDULE,
+        "tiles, grid, classes or cut points that a process consumed are not those of its cell",
+        "launch as the cell prescribes, and mark what was launched",
+    )
+    SURFACE_MISSING = (
+        "SURFACE_MISSING",
+        Stage.SCHEDULE,
+        "a trajectory names a tensor that is not stored in the shape of its surface, or a tensor is stored that none names",
+        "ask for all tensors as they were captured",
+    )
+    SURFACE_CHANGED = (
+        "SURFACE_CHANGED",
+        Stage.SCHEDULE,
+        "a stored tensor does not have the digest that it is named by",
+        "ask for the tensor as it was captured",
+    )
+    FIXTURE_MISMATCH = (
+        "FIXTURE_MISMATCH",
+        Stage.SCHEDULE,
+        "the layer and input that ran are not those that the protocol's seeds derive",
+        "run the locked fixture",
+    )
+    SURFACE_CONTRADICTION = (
+        "SURFACE_CONTRADICTION",
+        Stage.SCHEDULE,
+        "the final surface of a process is not the sum of its routed one",
+        "ask for the tensors as they were captured: one of the two is another run's",
+    )
     # physics: what was recorded can have happened
     NON_POSITIVE_DURATION = (
         "NON_POSITIVE_DURATION",

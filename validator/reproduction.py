@@ -14,8 +14,7 @@ from enum import StrEnum
 from scipy.special import stdtrit
 
 from validator.findings import Comparison, CouldNotCheckError, Json, Report, Validity, plain
-from validator.report.extras import Extra
-from validator.report.table import number
+from validator.report.table import Extra, number
 
 SCHEMA = "validator.reproduction/1"
 
@@ -78,6 +77,9 @@ def reproduce(published: Run, repeat: Run) -> Reproduction:
     """Compare two valid runs of one protocol; raises CouldNotCheckError where they cannot be compared."""
     first, second = published.report, repeat.report
     for report in (first, second):
+        if report.study is not None:
+            why = "expected a comparison, got a mechanism study, whose relations stand in its report"
+            raise CouldNotCheckError(f"{report.bundle.path}: {why}")
         if report.validity is not Validity.VALID or report.numbers is None:
             raise CouldNotCheckError(f"{report.bundle.path}: expected a VALID bundle, got {report.validity.value}")
     digest = first.bundle.protocol_digest

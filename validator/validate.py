@@ -10,12 +10,13 @@ Rules:
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.checks.integrity import check_integrity
+from validator.checks.integrity import Outcome, check_integrity
 from validator.checks.physics import check_physics
 from validator.checks.provenance import check_provenance
 from validator.checks.schedule import check_schedule
 from validator.checks.schema import check_schema
 from validator.checks.signatures import check_signatures
+from validator.checks.study import StudyView, check_study
 from validator.compare import check_claims
 from validator.findings import (
     Context,
@@ -30,12 +31,15 @@ from validator.findings import (
     in_order,
 )
 from validator.reading.bundle import Bundle, open_bundle
+from validator.reading.canonical import read_small
 from validator.reading.model import Protocol
 from validator.reading.rows import View, view
 from validator.reading.schema import TABLES
+from validator.reading.study import Captured, Plans, Study, read_captured, read_plans
 from validator.reasons import Reason, Stage
 from validator.recompute.numbers import recompute
 from validator.recompute.supplement import supplement
+from validator.recompute.trajectories import recompute_study, study_facts
 
 _NEEDS = {
     Stage.SCHEDULE: ("routing", "kernels", "correctness", "telemetry"),
@@ -67,6 +71,8 @@ def _report(bundle: Bundle, expected_protocol: Path | None, signed_by: Path | No
         check_provenance(bundle, expected_protocol, not_applicable),
         check_schema(bundle),
     ]
+    if bundle.is_study:
+        return _study_report(bundle, expected_protocol, outcomes, not_applicable)
     findings = list(bundle.findings)
     numbers, beside = None, None
     not_checked = list(_blocked(bundle))
@@ -101,6 +107,98 @@ def _report(bundle: Bundle, expected_protocol: Path | None, signed_by: Path | No
         supplement=beside,
         context=_context(bundle, expected_protocol, numbers),
     )
+
+
+def _study_report(
+    bundle: Bundle, expected_protocol: Path | None, outcomes: list[Outcome], not_applicable: list[NotApplicable]
+) -> Report:
+    """Give the report about a mechanism study: its scorer in place of schedule, physics and statistics."""
+    findings = list(bundle.findings)
+    seen = _study_view(bundle)
+    not_checked = list(_study_blocked(bundle, seen))
+    numbers, facts = None, None
+    if isinstance(seen, StudyView):
+        outcomes.append(check_study(seen))
+        numbers, facts = recompute_study(bundle, seen.study), study_facts(seen.study, seen.plans)
+        if bundle.analysis is not None:
+            findings.extend(check_claims(bundle, numbers))
+    if bundle.analysis is None:
+        why = "no analysis.json: the verdicts are the validator's own"
+        not_applicable.append(NotApplicable(check="claims", why=why))
+        not_checked = [item for item in not_checked if item.stage is not Stage.COMPARE]
+    not_applicable.append(NotApplicable(check="timing", why="a study's times are telemetry and are not analysed"))
+    findings.extend(finding for outcome in outcomes for finding in outcome.findings)
+    findings.extend(_synthetic(bundle))
+    notes = [note for outcome in outcomes for note in outcome.notes]
+    notes.extend(_interruptions(bundle))
+    notes.extend(_installed(bundle))
+    return Report(
+        bundle=_identity(bundle),
+        validity=Validity.INVALID if findings or not_checked else Validity.VALID,
+        reasons=in_order(findings),
+        not_checked=tuple(not_checked),
+        not_applicable=tuple(not_applicable),
+        notes=tuple(notes),
+        study=numbers,
+        study_facts=facts,
+        context=_context(bundle, expected_protocol, None),
+    )
+
+
+def _study_view(bundle: Bundle) -> StudyView | str:
+    """Give the readable study, or say what is in its way."""
+    frames = [bundle.frame(name) for name in ("trajectories", "plans", "surfaces")]
+    if bundle.study is None or bundle.study_plan is None:
+        return "protocol.toml"
+    unread = [f"{name}.parquet" for name in bundle.table_names if bundle.frame(name) is None]
+    if unread:
+        return ", ".join(unread)
+    asset = f"assets/{bundle.study.plans_asset}"
+    try:
+        plans = read_plans(read_small(bundle.root / asset), bundle.study) if asset in bundle.files else ("not there",)
+    except OSError as error:
+        plans = (error.strerror or str(error),)
+    if not isinstance(plans, Plans):
+        return f"{asset}: {'; '.join(plans)}"[:300]
+    captured = _captured(bundle, bundle.study)
+    if isinstance(captured, str):
+        return captured
+    trajectories, stored, surfaces = (frame for frame in frames if frame is not None)
+    return StudyView(
+        bundle=bundle,
+        study=bundle.study,
+        plan=bundle.study_plan,
+        plans=plans,
+        captured=captured,
+        trajectories=trajectories,
+        stored=stored,
+        surfaces=surfaces,
+    )
+
+
+def _captured(bundle: Bundle, study: Study) -> Captured | str | None:
+    """Give the captured fixture of a study, None where it has none, or what is in the way."""
+    if study.sizes.captured is None:
+        return None
+    asset = f"assets/{study.sizes.captured}"
+    try:
+        found = read_captured(read_small(bundle.root / asset), study) if asset in bundle.files else ("not there",)
+    except OSError as error:
+        found = (error.strerror or str(error),)
+    return found if isinstance(found, Captured) else f"{asset}: {'; '.join(found)}"[:300]
+
+
+def _study_blocked(bundle: Bundle, seen: StudyView | str) -> Iterator[NotChecked]:
+    if bundle.manifest is None:
+        yield NotChecked(stage=Stage.INTEGRITY, blocked_by="manifest.json")
+    if bundle.study is None:
+        yield NotChecked(stage=Stage.PROVENANCE, blocked_by="protocol.toml")
+    unread = [f"{name}.parquet" for name in bundle.table_names if bundle.frame(name) is None]
+    if unread:
+        yield NotChecked(stage=Stage.SCHEMA, blocked_by=", ".join(unread))
+    if isinstance(seen, str):
+        for stage in (Stage.SCHEDULE, Stage.RECOMPUTE, Stage.COMPARE):
+            yield NotChecked(stage=stage, blocked_by=seen)
 
 
 def _view(bundle: Bundle) -> View | None:
@@ -176,7 +274,7 @@ def _identity(bundle: Bundle) -> Identity:
     manifest = bundle.manifest
     return Identity(
         path=str(bundle.root),
-        protocol_id=bundle.protocol.id if bundle.protocol else manifest.protocol_id if manifest else None,
+        protocol_id=bundle.locked.id if bundle.locked else manifest.protocol_id if manifest else None,
         protocol_digest=digest or (manifest.protocol_digest if manifest else None),
         run_id=manifest.run_id if manifest else None,
         gpu=gpus[0] if gpus else None,

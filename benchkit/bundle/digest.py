@@ -57,6 +57,8 @@ def _plain_type(kind: pa.DataType) -> str:
         return "float"
     if pa.types.is_string(kind):
         return "string"
+    if pa.types.is_binary(kind):
+        return "binary"
     raise TypeError(f"no table of schema 1 has a column of type {kind}")
 
 
@@ -64,7 +66,7 @@ def _encoded(values: pa.Array, field: pa.Field) -> bytes:
     if field.nullable:
         return b"".join(b"\x00" if value is None else b"\x01" + _one(value) for value in values.to_pylist())
     kind = _plain_type(field.type)
-    if kind == "string":
+    if kind in ("string", "binary"):
         return b"".join(_one(value) for value in values.to_pylist())
     numbers = values.to_numpy(zero_copy_only=False)
     if kind == "float":
@@ -75,6 +77,6 @@ def _encoded(values: pa.Array, field: pa.Field) -> bytes:
     return bytes(numbers.astype("<i8").tobytes())
 
 
-def _one(text: str) -> bytes:
-    data = text.encode("utf-8")
+def _one(value: str | bytes) -> bytes:
+    data = value.encode("utf-8") if isinstance(value, str) else value
     return struct.pack("<I", len(data)) + data

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchkit.bundle.reader import open_bundle
+from benchkit.bundle.reader import open_sealed
 from benchkit.bundle.seal import ANALYSIS, MANIFEST
 from benchkit.errors import BenchkitError, DataError
 
@@ -43,16 +43,16 @@ def publish(run: Path, url: str) -> Published:
     PublishError
         The place cannot be written, or another bundle is there.
     """
-    bundle = open_bundle(run)
+    bundle = open_sealed(run)
     files, root = _place(url)
-    target = f"{root.rstrip('/')}/{bundle.protocol.id}/{bundle.run_id}"
+    target = f"{root.rstrip('/')}/{bundle.protocol_id}/{bundle.run_id}"
     sent = present = 0
     for name in _members(run):
         if _send(files, run / name, f"{target}/{name}"):
             sent += 1
         else:
             present += 1
-    shown = f"{url.rstrip('/')}/{bundle.protocol.id}/{bundle.run_id}"
+    shown = f"{url.rstrip('/')}/{bundle.protocol_id}/{bundle.run_id}"
     return Published(url=shown, sent=sent, present=present)
 
 

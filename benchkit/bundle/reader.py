@@ -1,5 +1,6 @@
 """A sealed bundle, opened for analysis. It trusts nothing that it can check in passing: the manifest must name the files that it reads."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import rfc8785
 
 from benchkit.bundle.digest import file_sha256
 from benchkit.bundle.schema import table_schema
 from benchkit.bundle.seal import MANIFEST, MANIFEST_SCHEMA
 from benchkit.errors import BundleError
-from benchkit.protocol.lock import protocol_digest
+from benchkit.protocol.files import TOML_BYTES, parse_toml, read_small
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
 
@@ -32,13 +34,29 @@ class Bundle:
 
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
         """A table of the bundle (some columns of it, where named)."""
-        path = self.folder / f"{name}.parquet"
-        try:
-            with pq.ParquetFile(path) as file:  # read_table would import pandas on the way
-                table = file.read(columns=list(columns) if columns else None)
-            return table.cast(_fields(table_schema(name, flushed=self.protocol.timing.flushed), columns))
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise BundleError(f"{path}: expected table benchkit.{name}/1, found something else: {error}") from error
+        return bundle_table(self.folder, name, columns, flushed=self.protocol.timing.flushed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """A sealed bundle of any kind whose files are those of its manifest, and whose protocol has the digest that it names."""
+
+    folder: Path
+    protocol_id: str
+    protocol_digest: str
+    run_id: str
+    manifest_sha256: str
+
+
+def bundle_table(folder: Path, name: str, columns: tuple[str, ...] | None = None, *, flushed: bool = False) -> pa.Table:
+    """A table in a bundle's folder (some columns of it, where named); BundleError where it is none."""
+    path = folder / f"{name}.parquet"
+    try:
+        with pq.ParquetFile(path) as file:  # read_table would import pandas on the way
+            table = file.read(columns=list(columns) if columns else None)
+        return table.cast(_fields(table_schema(name, flushed=flushed), columns))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise BundleError(f"{path}: expected table benchkit.{name}/1, found something else: {error}") from error
 
 
 def _fields(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
@@ -46,7 +64,19 @@ def _fields(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
 
 
 def open_bundle(folder: Path) -> Bundle:
-    """Open a sealed bundle.
+    """Open the sealed bundle of a comparison; BundleError as ``open_sealed``."""
+    sealed = open_sealed(folder)
+    return Bundle(
+        folder=folder,
+        protocol=read_protocol(folder / "protocol.toml"),
+        protocol_digest=sealed.protocol_digest,
+        run_id=sealed.run_id,
+        manifest_sha256=sealed.manifest_sha256,
+    )
+
+
+def open_sealed(folder: Path) -> Sealed:
+    """Open a sealed bundle of any kind.
 
     Raises
     ------
@@ -64,6 +94,7 @@ def open_bundle(folder: Path) -> Bundle:
         manifest: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
         schema, files = manifest["schema"], dict(manifest["files"])
         run_id, digest = str(manifest["run_id"]), str(manifest["protocol_digest"])
+        protocol_id = str(manifest["protocol_id"])
         expected = {str(name): str(entry["sha256"]) for name, entry in files.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{path}: expected a manifest, found something else ({error})") from error
@@ -77,14 +108,25 @@ def open_bundle(folder: Path) -> Bundle:
             raise BundleError(
                 f"{member}: expected SHA-256 {sha256}, found another file or none; a sealed bundle is not edited"
             )
-    protocol = read_protocol(folder / "protocol.toml")
-    if protocol_digest(protocol) != digest:
-        raise BundleError(
-            f"{folder}: protocol.toml has digest {protocol_digest(protocol)}, the manifest names {digest}"
-        )
-    return Bundle(
-        folder=folder, protocol=protocol, protocol_digest=digest, run_id=run_id, manifest_sha256=file_sha256(path)
+    found = _document_digest(folder / "protocol.toml")
+    if found != digest:
+        raise BundleError(f"{folder}: protocol.toml has digest {found}, the manifest names {digest}")
+    return Sealed(
+        folder=folder,
+        protocol_id=protocol_id,
+        protocol_digest=digest,
+        run_id=run_id,
+        manifest_sha256=file_sha256(path),
     )
+
+
+def _document_digest(path: Path) -> str:
+    """Digest of a protocol of any kind."""
+    try:
+        document: Any = parse_toml(read_small(path, most=TOML_BYTES, what="a protocol"), str(path))
+        return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
+    except ValueError as error:
+        raise BundleError(f"{path}: expected a protocol, found something else ({error})") from error
 
 
 def _is_the_file(member: Path, sha256: str) -> bool:

@@ -4,6 +4,7 @@ Rules:
 1. Column order, types and nullability here are the format ``benchkit.<table>/1``; a change is a new version.
 2. ``samples`` ends with ``flush_ns`` where the cache is flushed before each sample (``cold-flush``), and only there.
 3. Units stand in the column names and in the field metadata.
+4. A comparison has TABLES, a study STUDY_TABLES; ``processes`` is the same in both.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ _UNITS = {
 }
 _INT16, _INT32, _INT64 = pa.int16(), pa.int32(), pa.int64()
 _FLOAT32, _FLOAT64, _STRING, _BOOL = pa.float32(), pa.float64(), pa.string(), pa.bool_()
+_LAUNCH = {"thread_k": _INT32, "thread_n": _INT32, "grid": _INT32, "classes": _STRING, "cuts_sha256": _STRING}
 _KEY = {"process": _INT32, "attempt": _INT16}
 _ARM = {**_KEY, "point": _STRING, "arm": _STRING}
 
@@ -91,15 +93,34 @@ _COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
     },
     "repeats": {**_ARM, "repeat": _INT32, "mode_sha256": _STRING, "output_sha256": _STRING},
 }
+_STUDY_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
+    "plans": {"plan_sha256": _STRING, "row": _INT32, "block": _INT32, "expert": _INT32, "route": _INT32},
+    "surfaces": {"sha256": _STRING, "dtype": _STRING, "shape": _STRING, "bytes": pa.binary()},
+    "trajectories": {
+        **_KEY,
+        "cell": _STRING,
+        "history": _STRING,
+        "replicate": _INT32,
+        "treatment": _STRING,
+        "treatment_sha256": _STRING,
+        "injected": _BOOL,
+        "plan_sha256": _STRING,
+        "mode_sha256": _STRING,
+        **{f"{gemm}_{name}": kind for gemm in ("w13", "w2") for name, kind in _LAUNCH.items()},
+        **{f"{surface}_sha256": _STRING for surface in ("w13", "activation", "routed_w2", "final")},
+        "elapsed_ns": _INT64,
+    },
+}
 _FLUSH = {"flush_ns": _INT64}
 _NULLABLE = {("processes", "reason"), ("processes", "ended_utc"), ("repeats", "mode_sha256")}
 
 TABLES = tuple(_COLUMNS)
+STUDY_TABLES = ("processes", *_STUDY_COLUMNS)
 
 
 def table_schema(table: str, *, flushed: bool = False) -> pa.Schema:
     """The Arrow schema of a table, without the footer keys of a run; ``flushed``: of a run whose cache is flushed before each sample."""
-    columns = {**_COLUMNS[table], **(_FLUSH if flushed and table == "samples" else {})}
+    columns = {**(_COLUMNS.get(table) or _STUDY_COLUMNS[table]), **(_FLUSH if flushed and table == "samples" else {})}
     return pa.schema([_field(table, name, kind) for name, kind in columns.items()])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchkit.bundle.digest import file_sha256
-from benchkit.bundle.reader import open_bundle
+from benchkit.bundle.reader import open_sealed
 from benchkit.bundle.seal import MANIFEST
 from benchkit.errors import DataError
 from benchkit.protocol.files import read_small, write_text
@@ -38,7 +38,7 @@ def sign(target: Path, key: Path) -> tuple[Path, ...]:
         The key cannot be used.
     """
     if target.is_dir():
-        open_bundle(target)
+        open_sealed(target)
         files = [target / MANIFEST, target / "protocol.lock"]
     else:
         files = [target]

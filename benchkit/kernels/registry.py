@@ -347,12 +347,17 @@ def search_space(kernel_id: str, inputs: object) -> Iterator[Params]:
 
 def source_digest(kernel_id: str) -> str:
     """SHA-256 (lower-case hex) of the kernel's source files. Raises DataError on an unknown kernel or a missing file."""
+    return files_digest(kernel_id, entry(kernel_id).sources)
+
+
+def files_digest(owner: str, paths: Iterable[str]) -> str:
+    """The source digest (rule 3) of files of the package; DataError, naming their ``owner``, where one is missing."""
     digest = hashlib.sha256()
-    for path in sorted(entry(kernel_id).sources):
+    for path in sorted(paths):
         try:
             content = (_ROOT / path).read_bytes()
         except OSError as error:
-            raise DataError(f"sources of {kernel_id}: cannot read {path} of the package: {error.strerror}") from error
+            raise DataError(f"sources of {owner}: cannot read {path} of the package: {error.strerror}") from error
         digest.update(f"{path}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()
 

@@ -32,6 +32,15 @@ _GROUP_STEPS = 2  # steps of one warp group in a K tile
 _HALF_SUMS = (2, 3, 4)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed:
+    """What a GEMM took for one MoE block: its expert, its routes in the order of the rows, and the K cut points of each N tile."""
+
+    expert: int
+    routes: tuple[int, ...]
+    cuts: tuple[Cuts, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Surfaces:
     """The four surfaces of a layer, all float16; rows of skipped routes are 0.
@@ -61,19 +70,23 @@ def layer(
     w2: AwqMatrix,
     alignment: Alignment,
     plans: tuple[Schedule, Schedule],
+    consumed: tuple[list[Consumed], list[Consumed]] | None = None,
 ) -> Surfaces:
     """A MoE layer: ``x`` [tokens, hidden], ``topk_weights`` [tokens, top_k], W13 [E, hidden, 2 I], W2 [E, I, hidden].
 
-    ``plans`` are the schedules of W13 and W2. Raises DataError where shapes, alignment and schedules do not belong together.
+    ``plans`` are the schedules of W13 and W2; what each GEMM took is appended to its list of ``consumed``.
+    Raises DataError where shapes, alignment and schedules do not belong together.
     """
     if topk_weights.ndim != 2 or topk_weights.shape[0] != x.shape[0] or topk_weights.size != alignment.routes:
         raise DataError(
             f"topk_weights: expected [{x.shape[0]}, top_k] of {alignment.routes} routes, found {list(topk_weights.shape)}"
         )
     top_k = int(topk_weights.shape[1])
-    gate_up = gemm(x, w13, alignment, plans[0], top_k=top_k)
+    by_w13, by_w2 = consumed or ([], [])
+    gate_up = gemm(x, w13, alignment, plans[0], top_k=top_k, consumed=by_w13)
     activation = silu_and_mul(gate_up)
-    routed = gemm(activation, w2, alignment, plans[1], top_k=1, scale=topk_weights.ravel().astype(np.float16))
+    scale = topk_weights.ravel().astype(np.float16)
+    routed = gemm(activation, w2, alignment, plans[1], top_k=1, scale=scale, consumed=by_w2)
     return Surfaces(w13=gate_up, activation=activation, routed=routed, final=sum_routes(routed, top_k))
 
 
@@ -85,9 +98,11 @@ def gemm(
     *,
     top_k: int,
     scale: NDArray[np.float16] | None = None,
+    consumed: list[Consumed] | None = None,
 ) -> NDArray[np.float16]:
     """Row r of the output [routes, N] is x[r // top_k] @ weights[expert of r], times ``scale``[r] where given.
 
+    What was multiplied for each MoE block, and how it was cut, is appended to ``consumed`` as it happens.
     ``x`` is [routes / top_k, K], ``weights`` [E, K, N]. Raises DataError where the operands, the alignment and the plan differ in shape.
     """
     _check(x, weights, alignment, plan, top_k)
@@ -96,11 +111,17 @@ def gemm(
     for block, expert in enumerate(alignment.expert_ids.tolist()):
         if expert not in dense:
             dense = {expert: dequantise_half(weights.expert(expert)).astype(np.float64)}
-        routes = np.array(alignment.members(block))
+        ids = alignment.sorted_token_ids[block * alignment.block : (block + 1) * alignment.block]
+        routes = ids[ids != alignment.routes]
         rows = x[routes // top_k].astype(np.float64)
+        taken: dict[int, Cuts] = {}
         for cuts, columns in _columns_by_cuts(plan, block):
             sums = _tile(rows, dense[expert][:, columns], cuts, plan.thread_k)
             out[routes[:, None], columns] = sums.astype(np.float16)
+            taken |= dict.fromkeys((columns[:: plan.thread_n] // plan.thread_n).tolist(), cuts)
+        if consumed is not None:
+            by_tile = tuple(cuts for _, cuts in sorted(taken.items()))
+            consumed.append(Consumed(expert=expert, routes=tuple(routes.tolist()), cuts=by_tile))
     return out if scale is None else out * scale[:, None]
 
 
@@ -108,8 +129,9 @@ def silu_and_mul(gate_up: NDArray[np.float16]) -> NDArray[np.float16]:
     """fp16(fp16(g / (1 + exp(-g))) * u) of [rows, 2 I], gate columns first."""
     half = gate_up.shape[-1] // 2
     gate = gate_up[:, :half].astype(np.float32)
-    with np.errstate(over="ignore"):  # exp(-g) may be infinite: the quotient is then -0
-        silu = (gate / (np.float32(1) + np.exp(-gate))).astype(np.float16)
+    with np.errstate(over="ignore"):  # exp(-g) may be infinite in fp32: the quotient is then -0
+        exp = np.exp(-gate.astype(np.float64)).astype(np.float32)  # numpy's fp32 exp depends on the CPU's vector units
+        silu = (gate / (np.float32(1) + exp)).astype(np.float16)
     product: NDArray[np.float16] = silu * gate_up[:, half:]
     return product
 

@@ -85,6 +85,24 @@ def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
     return _matrix(path, token, slot, expert)
 
 
+def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Expert ids and float32 weights, both [tokens, top_k], of a file that has a column weight too; DataError as ``read_ids``."""
+    ids = read_ids(path, point)
+    table = pq.read_table(path)
+    if "weight" not in table.column_names or not pa.types.is_floating(table.column("weight").type):
+        raise DataError(f"{path}: expected a column weight of floats, found {', '.join(table.column_names)}")
+    token, slot, _ = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
+    names = table.column("point").to_pylist() if "point" in table.column_names else [point] * table.num_rows
+    chosen = [
+        w for w, name in zip(table.column("weight").to_pylist(), names, strict=True) if point in (None, str(name))
+    ]
+    if None in chosen:
+        raise DataError(f"{path}: weight: expected no null, found one")
+    weights = np.zeros(ids.size, dtype=np.float32)
+    weights[token * ids.shape[1] + slot] = chosen
+    return ids, weights.reshape(ids.shape)
+
+
 def align_file(path: Path, experts: int, block: int, point: str | None = None) -> tuple[NDArray[np.int64], Alignment]:
     """Ids and stable alignment of a file; DataError, naming it, on ids out of range too."""
     ids = read_ids(path, point)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import subprocess
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,7 +76,21 @@ class LockedProtocol:
         return self.lock.protocol_digest
 
 
-def protocol_digest(protocol: Protocol) -> str:
+class Documented(typing.Protocol):
+    """What a lock is made of: the id and the parsed document of a protocol of either kind."""
+
+    @property
+    def id(self) -> str:
+        """The protocol's id."""
+        ...
+
+    @property
+    def document(self) -> Mapping[str, object]:
+        """The parsed TOML."""
+        ...
+
+
+def protocol_digest(protocol: Documented) -> str:
     """SHA-256 of the RFC 8785 JSON of the parsed document, lower-case hex."""
     document: Any = protocol.document
     return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
@@ -174,7 +189,7 @@ def _published(protocol_path: Path, digest: str) -> list[Path]:
 
 
 def make_lock(
-    protocol: Protocol, *, plan_digest: str, bytes_by_point: Mapping[str, tuple[int, int]], folder: Path
+    protocol: Documented, *, plan_digest: str, bytes_by_point: Mapping[str, tuple[int, int]], folder: Path
 ) -> Lock:
     """A lock of the protocol as of now; ``folder`` is where the git commit is looked up."""
     return Lock(

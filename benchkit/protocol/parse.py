@@ -60,11 +60,15 @@ def parse_protocol(data: bytes, source: str) -> Protocol:
     """Parse the bytes of a protocol; ``source`` names them in messages."""
     document = parse_toml(data, source)
     problems: list[str] = []
-    _refuse_unhashable(document, "", problems)
+    refuse_unhashable(document, "", problems)
     root = Table(document, "", problems)
     schema = root.text("schema", choices=(SCHEMA,))
     if problems and schema not in ("", SCHEMA):
         raise ProtocolError([f'schema: expected "{SCHEMA}", found "{schema}"; this version reads no other'], source)
+    head = document.get("protocol")
+    if isinstance(head, Mapping) and head.get("kind") == "mechanism":
+        found = 'protocol.kind: expected "comparison", found "mechanism", which compares bits and has no samples'
+        raise ProtocolError([found], source)
     protocol = _protocol(root, document)
     root.close()
     problems.extend(() if problems else size_problems(protocol))
@@ -74,14 +78,14 @@ def parse_protocol(data: bytes, source: str) -> Protocol:
     return protocol
 
 
-def _refuse_unhashable(value: object, path: str, problems: list[str]) -> None:
+def refuse_unhashable(value: object, path: str, problems: list[str]) -> None:
     """Refuse what RFC 8785 JSON cannot carry without loss: dates and huge integers."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            _refuse_unhashable(item, f"{path}.{key}" if path else key, problems)
+            refuse_unhashable(item, f"{path}.{key}" if path else key, problems)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _refuse_unhashable(item, f"{path}[{index}]", problems)
+            refuse_unhashable(item, f"{path}[{index}]", problems)
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
         problems.append(f"{path}: expected an integer of at most 2^53 - 1, found {shown(value)}")
     elif not isinstance(value, str | int | float | bool):
@@ -106,7 +110,7 @@ def _protocol(root: Table, document: Mapping[str, object]) -> Protocol:
         id=protocol_id,
         title=title,
         question=question,
-        require=_require(root.table("build", optional=True)),
+        require=parse_require(root.table("build", optional=True)),
         fixture=_fixture(root.table("fixture")),
         axes=_axes(root.table("operating_points")),
         arms=_arms(root.tables("arm"), timing),
@@ -117,11 +121,12 @@ def _protocol(root: Table, document: Mapping[str, object]) -> Protocol:
         truths=truths,
         repeats=repeats,
         statistics=parse_statistics(root.table("statistics")),
-        assets=tuple(_asset(table) for table in root.tables("asset", optional=True)),
+        assets=tuple(parse_asset(table) for table in root.tables("asset", optional=True)),
     )
 
 
-def _require(build: Table) -> Mapping[str, Any]:
+def parse_require(build: Table) -> Mapping[str, Any]:
+    """The checked table ``[build.require]``."""
     table = build.table("require", optional=True)
     require: dict[str, Any] = {key: table.text(key) for key in RANGES if table.has(key)}
     for key, text in require.items():
@@ -319,7 +324,8 @@ def _timing(table: Table) -> TimingRules:
     return rules
 
 
-def _asset(table: Table) -> Asset:
+def parse_asset(table: Table) -> Asset:
+    """One ``[[asset]]``."""
     name = table.text("name", pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]*", expected="letters, digits, '_', '.', '-'")
     path = table.text("path")
     pure = PurePosixPath(path)

@@ -14,21 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from benchkit.bundle.reader import Bundle
-from benchkit.bundle.schema import TABLES
+from benchkit.bundle.schema import STUDY_TABLES, TABLES
 from benchkit.bundle.seal import MAX_ASSET_BYTES, External, SealRecord, seal
 from benchkit.bundle.tables import TableEntry, build_table, write_table
 from benchkit.fixture.traffic import asset_path, routing_at
-from benchkit.plan import Plan
+from benchkit.plan import Plan, StudyPlan
 from benchkit.protocol.lock import lock_path
 from benchkit.protocol.model import Protocol
+from benchkit.protocol.study import Study
 from benchkit.run import ledger
 from benchkit.run.folder import Attempt, RunFolder, RunSettings
-from benchkit.run.records import read_rows
+from benchkit.run.records import TENSORS, read_rows
 
 _EMPTY_SHA256 = hashlib.sha256(b"{}").hexdigest()  # of the environment of a worker that could not say more
 
 
-def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: Callable[[Path], object]) -> Path:
+def build_bundle(
+    folder: RunFolder, plan: Plan | StudyPlan, settings: RunSettings, finish: Callable[[Path], object]
+) -> Path:
     """Write all files of the bundle into ``folder.bundle``, let ``finish`` add the analysis, and return the folder."""
     protocol, bundle = plan.protocol, folder.bundle
     if bundle.exists():
@@ -38,7 +41,10 @@ def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: C
     shutil.copyfile(lock_path(folder.protocol_path), bundle / "protocol.lock")
     external = _copy_assets(protocol, folder.root, bundle)
     attempts = [attempt for process in plan.processes for attempt in folder.attempts(process.index)]
-    entries = _write_tables(bundle, plan, settings, attempts, folder.root)
+    if isinstance(plan, StudyPlan):
+        entries = _write_study(bundle, plan, settings, attempts, folder.root)
+    else:
+        entries = _write_tables(bundle, plan, settings, attempts, folder.root)
     prefix = ledger.append(
         folder.root.parent,
         run_id=settings.run_id,
@@ -67,7 +73,7 @@ def build_bundle(folder: RunFolder, plan: Plan, settings: RunSettings, finish: C
     return bundle
 
 
-def _status(plan: Plan, attempts: Sequence[Attempt]) -> str:
+def _status(plan: Plan | StudyPlan, attempts: Sequence[Attempt]) -> str:
     """How the run ended, as the ledger says it."""
     if any(attempt.outcome.status == "failed" for attempt in attempts):
         return "failed_processes"
@@ -90,7 +96,7 @@ def first_processes(folder: RunFolder, plan: Plan, processes: int) -> Bundle:
     )
 
 
-def _copy_assets(protocol: Protocol, source: Path, bundle: Path) -> list[External]:
+def _copy_assets(protocol: Protocol | Study, source: Path, bundle: Path) -> list[External]:
     external = []
     for asset in protocol.assets:
         path = asset_path(protocol, asset, source)
@@ -118,6 +124,38 @@ def _write_tables(
         )
         for name in TABLES
     }
+
+
+def _write_study(
+    bundle: Path, plan: StudyPlan, settings: RunSettings, attempts: Sequence[Attempt], folder: Path
+) -> dict[str, TableEntry]:
+    return {
+        name: write_table(
+            bundle,
+            name,
+            [build_table(name, _study_rows(name, attempts, folder))],
+            protocol_digest=plan.locked.digest,
+            run_id=settings.run_id,
+        )
+        for name in STUDY_TABLES
+    }
+
+
+def _study_rows(name: str, attempts: Sequence[Attempt], folder: Path) -> list[list[Any]]:
+    """The rows of a table of a study; a plan and a tensor stand once, however many processes had them, ascending by digest."""
+    if name == "processes":
+        return [_process_row(attempt) for attempt in attempts]
+    if name == "trajectories":
+        return [[a.process, a.attempt, *row] for a in attempts for row in read_rows(a.records, name)]
+    distinct = sorted({json.dumps(row) for a in attempts for row in read_rows(a.records, name)})
+    found = [json.loads(row) for row in distinct]
+    if name == "surfaces":
+        return [[sha256, *rest, (folder / TENSORS / sha256).read_bytes()] for sha256, *rest in found]
+    return [
+        [sha256, row, row * len(experts) // len(rows), experts[row * len(experts) // len(rows)], route]
+        for sha256, rows, experts in found
+        for row, route in enumerate(rows)
+    ]
 
 
 def _parts(name: str, plan: Plan, attempts: Sequence[Attempt], folder: Path) -> Iterator[list[list[Any]]]:

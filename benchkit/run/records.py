@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from benchkit.errors import OutputError
 
+TENSORS = "tensors"  # folder of a study's run where each distinct tensor lies under its SHA-256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:

@@ -1,7 +1,8 @@
 """One ``run-protocol`` from start (or resumption) to the sealed and analysed bundle, with progress and the way back after an interruption."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +42,20 @@ class Session:
         else:
             folder, planned = resume(locked, self.out, resumed)
         total = len(planned.processes) * planned.samples_per_process
-        try:
-            with progress_bar(planned.protocol.id, total) as progress:
-                return execute(folder, planned, shows=shows, finish=finish, progress=progress)
-        except (KeyboardInterrupt, InterruptedRunError) as error:
-            raise InterruptedRunError(f"interrupted; nothing is lost. {self._way_back(folder)}") from error
-        except (OSError, OutputError) as error:
-            reason = error if isinstance(error, OutputError) else f"{error.filename or folder.root}: {error.strerror}"
-            raise StorageError(f"{reason}; what was recorded is kept. {self._way_back(folder)}") from error
+        with resumable(self.protocol, self.out, folder), progress_bar(planned.protocol.id, total) as progress:
+            return execute(folder, planned, shows=shows, finish=finish, progress=progress)
 
-    def _way_back(self, folder: RunFolder) -> str:
-        """The command that goes on; the run's id is the name of its folder, which needs no reading."""
-        run_id = folder.root.name.removeprefix(".").removesuffix(".partial")
-        words = ["benchkit", "run-protocol", str(self.protocol), "--out", str(self.out), "--resume", run_id]
-        return f"Go on with: {shlex.join(words)}"
+
+@contextmanager
+def resumable(protocol: Path, out: Path, folder: RunFolder) -> Iterator[None]:
+    """Turn whatever stops a run into an error that holds the command which goes on."""
+    run_id = folder.root.name.removeprefix(".").removesuffix(".partial")  # which needs no reading
+    words = ["benchkit", "run-protocol", str(protocol), "--out", str(out), "--resume", run_id]
+    way_back = f"Go on with: {shlex.join(words)}"
+    try:
+        yield
+    except (KeyboardInterrupt, InterruptedRunError) as error:
+        raise InterruptedRunError(f"interrupted; nothing is lost. {way_back}") from error
+    except (OSError, OutputError) as error:
+        reason = error if isinstance(error, OutputError) else f"{error.filename or folder.root}: {error.strerror}"
+        raise StorageError(f"{reason}; what was recorded is kept. {way_back}") from error

@@ -31,18 +31,21 @@ from benchkit.device.environment import git_state, machine_problems
 from benchkit.device.fake import read_script
 from benchkit.errors import BundleError, InterruptedRunError, MachineError, OutputError
 from benchkit.fixture.traffic import asset_path
-from benchkit.plan import Plan, plan
+from benchkit.plan import Plan, StudyPlan, plan
 from benchkit.protocol.lock import LockedProtocol, load_locked, lock_path, utc_now
+from benchkit.protocol.study import LockedStudy
 from benchkit.run import ledger
+from benchkit.run.child import NOT_WRITTEN, run_identity
 from benchkit.run.collect import build_bundle, first_processes
 from benchkit.run.folder import MAX_ATTEMPTS, Outcome, RunFolder, RunSettings
 from benchkit.run.locking import source_problems
 from benchkit.run.records import Header, read_end, read_header
-from benchkit.run.worker import NOT_WRITTEN, run_identity
 
 _POLL_S = 0.05
 _SCRIPT = "fake.toml"
 _MACHINE = 3
+_WORKERS = {Plan: "benchkit.run.worker", StudyPlan: "benchkit.mechanism.worker"}
+AnyPlan = Plan | StudyPlan
 
 
 class Progress(Protocol):
@@ -82,6 +85,12 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
     if request.script is None:
         rules = locked.protocol
         problems = [*source_problems(rules), *machine_problems(rules.require, rules.timing.clock)]
+    return open_run(planned, request, problems), planned
+
+
+def open_run(planned: AnyPlan, request: RunRequest, problems: Sequence[str]) -> RunFolder:
+    """Make the working folder of a planned run; ``problems`` are what this machine lacks for it (MachineError unless exploratory)."""
+    locked = planned.locked
     if problems and not request.exploratory:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise MachineError(f"{locked.path}: this machine cannot run the protocol\n{lines}")
@@ -104,7 +113,7 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
         folder.root.mkdir(parents=True)
         _furnish(folder, locked, request, signature)
         folder.write_settings(settings)
-        _note(folder, planned, "start")
+        note(folder, planned, "start")
     except OSError as error:
         folder.discard()
         raise OutputError(
@@ -113,10 +122,10 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
     except BaseException:
         folder.discard()
         raise
-    return folder, planned
+    return folder
 
 
-def _furnish(folder: RunFolder, locked: LockedProtocol, request: RunRequest, signature: Path) -> None:
+def _furnish(folder: RunFolder, locked: LockedProtocol | LockedStudy, request: RunRequest, signature: Path) -> None:
     """Copy everything that the run needs into its folder."""
     shutil.copyfile(locked.path, folder.protocol_path)
     shutil.copyfile(lock_path(locked.path), lock_path(folder.protocol_path))
@@ -132,6 +141,16 @@ def _furnish(folder: RunFolder, locked: LockedProtocol, request: RunRequest, sig
 
 def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, Plan]:
     """Open the working folder of an interrupted run and write the resumption into the ledger."""
+    folder = interrupted_run(locked, out, run_id)
+    own = load_locked(folder.protocol_path)
+    check_same(own, locked, run_id)
+    planned = plan(own)
+    note(folder, planned, "resume")
+    return folder, planned
+
+
+def interrupted_run(locked: LockedProtocol | LockedStudy, out: Path, run_id: str) -> RunFolder:
+    """The working folder of an interrupted run; BundleError where there is none of this id."""
     folder = RunFolder.at(out, locked.protocol.id, run_id)
     if not folder.root.is_dir():
         known = sorted(path.name[1:-8] for path in folder.root.parent.glob(".*.partial"))
@@ -140,14 +159,15 @@ def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, P
             + (f"there is {', '.join(known)}" if known else "there is none")
         )
     folder.settings()
-    own = load_locked(folder.protocol_path)
+    return folder
+
+
+def check_same(own: LockedProtocol | LockedStudy, locked: LockedProtocol | LockedStudy, run_id: str) -> None:
+    """Refuse to resume a run by another protocol than the one that it was started with."""
     if own.digest != locked.digest:
         raise BundleError(
             f"{run_id} was started with protocol digest {own.digest}, found {locked.digest}; give the protocol that it was started with"
         )
-    planned = plan(own)
-    _note(folder, planned, "resume")
-    return folder, planned
 
 
 def execute(
@@ -163,14 +183,19 @@ def execute(
     ``finish`` is called with the folder of the complete bundle before it gets its final name.
     """
     looks = planned.protocol.statistics.looks[:-1]
-    with _alone(folder), _Signals():
+    with alone(folder), Signals():
         for process in planned.processes:
             done = process.index * planned.samples_per_process
-            _run_process(folder, planned, process.index, _Offset(progress, done))
+            run_process(folder, planned, process.index, _Offset(progress, done))
             ended = process.index + 1
             if ended in looks and shows(first_processes(folder, planned, ended)):
                 break
         progress.advance_to(len(planned.processes) * planned.samples_per_process)
+    return seal_run(folder, planned, finish)
+
+
+def seal_run(folder: RunFolder, planned: AnyPlan, finish: Callable[[Path], object]) -> SealedRun:
+    """Put the bundle of a complete run together, give it its final name, and remove the working folder."""
     settings = folder.settings()
     final = folder.root.parent / settings.run_id
     build_bundle(folder, planned, settings, finish).rename(final)
@@ -182,7 +207,7 @@ def execute(
 
 
 @contextmanager
-def _alone(folder: RunFolder) -> Iterator[None]:
+def alone(folder: RunFolder) -> Iterator[None]:
     """Hold the run's folder, so that it is not resumed twice at once."""
     with (folder.root / "supervisor.lock").open("w") as file:
         try:
@@ -192,7 +217,8 @@ def _alone(folder: RunFolder) -> Iterator[None]:
         yield
 
 
-def _note(folder: RunFolder, planned: Plan, event: str) -> None:
+def note(folder: RunFolder, planned: AnyPlan, event: str) -> None:
+    """Write an event of the run into the ledger."""
     run_id = folder.settings().run_id
     ledger.append(folder.root.parent, run_id=run_id, protocol_digest=planned.locked.digest, event=event, status=None)
 
@@ -208,7 +234,8 @@ class _Offset:
         self.progress.advance_to(self.done + samples)
 
 
-def _run_process(folder: RunFolder, planned: Plan, process: int, progress: Progress) -> None:
+def run_process(folder: RunFolder, planned: AnyPlan, process: int, progress: Progress) -> None:
+    """Run one process unless it has ended already; what was interrupted is run again."""
     attempts = folder.attempts(process)
     for attempt in attempts:  # an attempt without an outcome ended with an earlier supervisor: say so for good
         folder.finish(process, attempt.attempt, attempt.outcome)
@@ -222,11 +249,11 @@ def _run_process(folder: RunFolder, planned: Plan, process: int, progress: Progr
     _run_attempt(folder, planned, process, len(attempts), progress)
 
 
-def _run_attempt(folder: RunFolder, planned: Plan, process: int, attempt: int, progress: Progress) -> None:
+def _run_attempt(folder: RunFolder, planned: AnyPlan, process: int, attempt: int, progress: Progress) -> None:
     started = utc_now()
     folder.begin(process, attempt, started)
     place = [str(folder.root), str(process), str(attempt), str(os.getpid())]
-    command = [sys.executable, "-m", "benchkit.run.worker", *place]
+    command = [sys.executable, "-m", _WORKERS[type(planned)], *place]
     with folder.log_path(process, attempt).open("wb") as log:
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -295,7 +322,7 @@ def _kill(worker: subprocess.Popen[bytes]) -> None:
     worker.wait()
 
 
-def _why(code: int | None, folder: RunFolder, process: int, attempt: int, planned: Plan) -> str:
+def _why(code: int | None, folder: RunFolder, process: int, attempt: int, planned: AnyPlan) -> str:
     if code is None:
         return f"watchdog: the process took longer than {planned.protocol.schedule.watchdog_s} s"
     if code < 0:
@@ -316,7 +343,7 @@ def _keep_identity(folder: RunFolder, header: Header | None) -> None:
         folder.write_settings(replace(settings, identity=run_identity(environment)))
 
 
-class _Signals:
+class Signals:
     """Turns SIGTERM and SIGHUP into an interruption while workers run, as Ctrl-C is one."""
 
     _CAUGHT: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGHUP)

@@ -11,6 +11,7 @@ from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
+from benchkit.protocol.study import MECHANISM, load_locked_study, protocol_kind, read_study
 from benchkit.run.locking import arm_sources, kernel_problems, preview, source_problems
 
 _START_S = 4.0  # imports, inputs and correctness of one process, roughly
@@ -116,7 +117,8 @@ def list_protocols(folder: Path) -> list[Listed]:
 
 def _listed(path: Path) -> Listed:
     try:
-        title = printable(read_protocol(path).title)
+        study = protocol_kind(path) == MECHANISM
+        title = printable((read_study if study else read_protocol)(path).title)
     except ProtocolError as error:
         line = f"{path}  {len(error.problems)} problem(s): run benchkit check {path}"
         return Listed(line=line, sound=False)
@@ -125,7 +127,8 @@ def _listed(path: Path) -> Listed:
     if not lock_path(path).exists():
         return Listed(line=f"{path}  not locked  {title}", sound=True)
     try:
-        return Listed(line=f"{path}  locked {load_locked(path).lock.locked_utc}  {title}", sound=True)
+        lock = (load_locked_study(path) if study else load_locked(path)).lock
+        return Listed(line=f"{path}  locked {lock.locked_utc}  {title}", sound=True)
     except DataError:
         line = f"{path}  its lock does not belong to it: run benchkit check {path}  {title}"
         return Listed(line=line, sound=False)

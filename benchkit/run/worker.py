@@ -10,11 +10,8 @@ Rules:
    else is a failure whose reason is the last line of the log.
 """
 
-import ctypes
 import gc
 import hashlib
-import os
-import signal
 import statistics
 import sys
 import time
@@ -35,13 +32,13 @@ from benchkit.plan import PlannedBlock, PlannedPoint, plan
 from benchkit.protocol.lock import load_locked
 from benchkit.protocol.model import Arm, Point, Protocol, Role
 from benchkit.run.bench import Bench
+from benchkit.run.child import NOT_WRITTEN, die_with, run_identity
 from benchkit.run.fake_bench import FakeBench
 from benchkit.run.folder import RunFolder, RunSettings
 from benchkit.run.locking import arm_sources
 from benchkit.run.records import End, Header, RecordWriter
 from benchkit.units import NS_PER_MS, FloatArray
 
-NOT_WRITTEN = 4
 DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
 
 
@@ -274,26 +271,6 @@ def _telemetry(place: list[Any], edge: str, at: Reading) -> list[Any]:
     return [*place, edge, *clocks, at.temperature_c, at.power_w, at.throttle_reasons]
 
 
-def run_identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a resumed run must find again: device, GPU, driver, the arms' sources and the code that measures."""
-    gpu = record["gpu"]
-    return {
-        "device": record["device"],
-        "gpu_uuid": gpu["uuid"] if gpu else None,
-        "driver": record["driver"],
-        "sources": record["sources"],
-        "benchkit_sha256": record["benchkit_sha256"],
-    }
-
-
-def _die_with(supervisor: int) -> None:
-    """On Linux, have the kernel end this process when the supervisor dies; end now where it died before we could ask."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != supervisor:
-        sys.exit("the supervisor is gone")
-
-
 def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, process: int) -> Bench:
     if settings.script is not None:
         return FakeBench(protocol, read_script(folder.root / settings.script), process=process)
@@ -306,7 +283,7 @@ def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, pr
 
 def main(arguments: list[str]) -> int:
     """Run one attempt of one process; see the module's rules for the exit codes."""
-    _die_with(int(arguments[3]))
+    die_with(int(arguments[3]))
     folder, process, attempt = RunFolder(Path(arguments[0])), int(arguments[1]), int(arguments[2])
     settings = folder.settings()
     locked = load_locked(folder.protocol_path)

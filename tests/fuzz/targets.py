@@ -6,6 +6,7 @@
 import json
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,14 @@ import builder
 
 from benchkit.bundle import reader as bench_reader
 from benchkit.errors import BenchkitError
+from benchkit.fixture import plans as bench_plans
 from benchkit.protocol import lock as bench_lock
 from benchkit.protocol import parse as bench_parse
+from benchkit.protocol.study import parse_study
 from benchkit.run import ledger as bench_ledger
 from validator.findings import CouldNotCheckError
 from validator.reading import protocol, records, tables
+from validator.reading.study import read_plans
 from validator.validate import validate
 
 
@@ -108,6 +112,42 @@ def targets(folder: Path) -> list[Target]:
         ),
         Target("benchkit table", kept["samples.parquet"], file("bench", "samples.parquet", bench_table), ours),
         Target("benchkit ledger", kept["attempts.jsonl"], file("ledger", "attempts.jsonl", append), ours),
+        *_of_a_study(folder),
+    ]
+
+
+def _of_a_study(folder: Path) -> list[Target]:
+    """The readers of mechanism studies, on the published one."""
+    (published,) = (Path(__file__).parents[2] / "results" / "route-membership-cpu").glob("2*")
+    names = ("protocol.toml", "assets/plans", "plans.parquet", "surfaces.parquet", "trajectories.parquet")
+    written, plans, *_ = (kept := {name: (published / name).read_bytes() for name in names}).values()
+    study = protocol.read_protocol(written).study
+    assert study is not None
+
+    def label(name: str) -> str:
+        return "plans table" if name == "plans.parquet" else Path(name).stem
+
+    def whole(name: str) -> Callable[[bytes], object]:
+        root = folder / f"study-{label(name)}"
+        shutil.copytree(published, root)
+
+        def read(data: bytes) -> object:
+            (root / name).write_bytes(data)
+            return validate(root)
+
+        return read
+
+    def asset(data: bytes) -> object:
+        path = folder / "fuzzed-plans.json"
+        path.write_bytes(data)
+        return bench_plans.read_plans(path)
+
+    return [
+        Target("validator study", written, protocol.read_protocol, (CouldNotCheckError,)),
+        Target("validator plans", plans, lambda data: read_plans(data, study), ()),
+        *(Target(f"validator bundle, study {label(name)}", kept[name], whole(name), ()) for name in names),
+        Target("benchkit study", written, lambda data: parse_study(data, "x"), (BenchkitError,)),
+        Target("benchkit plans", plans, asset, (BenchkitError,)),
     ]
 
 

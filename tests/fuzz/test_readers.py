@@ -13,6 +13,9 @@ NAMES = [
     "validator protocol", "validator lock", "validator manifest", "validator ledger", "validator table",
     "validator bundle, manifest", "validator bundle, analysis", "validator bundle, processes", "validator bundle, protocol",
     "benchkit protocol", "benchkit lock", "benchkit manifest", "benchkit table", "benchkit ledger",
+    "validator study", "validator plans", "validator bundle, study protocol", "validator bundle, study plans",
+    "validator bundle, study plans table", "validator bundle, study surfaces", "validator bundle, study trajectories",
+    "benchkit study", "benchkit plans",
 ]  # fmt: skip
 WATCH = fuzz.Watch()
 

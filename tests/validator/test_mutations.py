@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from validator.findings import Finding, Identity, Report, Validity
-from validator.mutations import MUTATIONS, Mutation, UncleanBundle, selftest
+from validator.mutations import MUTATIONS, STUDY_MUTATIONS, Mutation, UncleanBundle, selftest
 from validator.mutations.mutation import Facts
 from validator.mutations.selftest import Word
 from validator.mutations.workspace import WorkingCopy
@@ -96,7 +96,7 @@ def test_names_and_descriptions() -> None:
 
 
 def test_every_reason_has_a_mutation() -> None:
-    covered = {mutation.expected for mutation in MUTATIONS} - {None}
+    covered = {mutation.expected for mutation in (*MUTATIONS, *STUDY_MUTATIONS)} - {None}
     assert set(Reason) - covered == set(NOT_IN_A_LOG)
 
 

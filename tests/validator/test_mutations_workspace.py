@@ -32,6 +32,8 @@ ROWS = [
     {"process": 1, "attempt": 0, "seq": 0, "duration_ns": 30, "host_start_ns": 100, "host_end_ns": 131},
 ]
 PROTOCOL = """\
+[timing]
+clock = "host"
 [schedule]
 process_pairs = 1
 blocks = 2

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from validator.findings import Finding
-from validator.reading.bundle import REQUIRED, Bundle
+from validator.reading.bundle import Bundle
 from validator.reading.folder import is_plain
 from validator.reading.processes import ProcessRecord
 from validator.reading.records import ListedFile, Manifest
-from validator.reading.schema import TABLES
 from validator.reasons import Reason
 
 
@@ -59,7 +58,7 @@ def _names(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     listed = {item.name for item in manifest.files}
     odd = {name for name in (*listed, *bundle.files) if not is_plain(name)}
     unsafe = odd | {finding.where for finding in bundle.findings if finding.reason is Reason.UNSAFE_PATH}
-    needed = [*listed, *(name for name in REQUIRED if name not in listed and name != "protocol.lock")]
+    needed = [*listed, *(name for name in bundle.required if name not in listed and name != "protocol.lock")]
     for name in sorted(set(needed)):
         if name not in bundle.files and name not in unsafe:
             yield Finding(reason=Reason.FILE_MISSING, where=name, expected="a file", got="nothing")
@@ -74,7 +73,7 @@ def _bytes(bundle: Bundle, manifest: Manifest, listed: ListedFile, notes: list[s
     if fact is None or fact.sha256 is None or (fact.sha256 == listed.sha256 and fact.bytes == listed.bytes):
         return
     table = listed.name.removesuffix(".parquet")
-    if table in TABLES and listed.name != table:
+    if table in bundle.tables and listed.name != table:
         read = bundle.tables[table]
         if read.content_sha256 is not None:
             stated = next(item.content_sha256 for item in manifest.tables if item.name == table)
@@ -137,6 +136,8 @@ def _statuses(bundle: Bundle, processes: Sequence[ProcessRecord]) -> tuple[str, 
     """Give the statuses that the ledger's end line may have; more than one where processes are missing, which is said elsewhere."""
     if any(record.analysed and record.status == "failed" for record in processes):
         return ("failed_processes",)
+    if bundle.is_study:
+        return ("complete",)
     looks = bundle.protocol.statistics.looks if bundle.protocol else ()
     held = len({record.process for record in processes})
     if (bundle.protocol and not looks) or held in looks[-1:]:

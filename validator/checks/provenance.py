@@ -19,9 +19,9 @@ from validator.findings import CouldNotCheckError, Finding, NotApplicable
 from validator.reading.bundle import Bundle
 from validator.reading.canonical import file_sha256, read_small
 from validator.reading.model import Protocol
-from validator.reading.plan import Plan
 from validator.reading.processes import Environment
 from validator.reading.protocol import read_protocol
+from validator.reading.study import Study
 from validator.reasons import Reason
 
 _LATE = timedelta(hours=1)
@@ -37,10 +37,10 @@ def check_provenance(bundle: Bundle, expected_protocol: Path | None, not_applica
         *_late(bundle),
         *_exploratory(bundle),
     ]
-    if bundle.protocol is not None and bundle.plan is not None:
-        findings.extend(_plan(bundle, bundle.plan))
-        findings.extend(_assets(bundle, bundle.protocol, not_applicable))
-        findings.extend(_build(bundle, bundle.protocol, not_applicable))
+    if bundle.locked is not None and bundle.plan_digest is not None:
+        findings.extend(_plan(bundle, bundle.plan_digest))
+        findings.extend(_assets(bundle, bundle.locked, not_applicable))
+        findings.extend(_build(bundle, bundle.locked, not_applicable))
     return Outcome(findings=tuple(findings))
 
 
@@ -56,12 +56,12 @@ def _digests(bundle: Bundle) -> Iterator[Finding]:
                 expected=record.protocol_digest,
                 got=digest,
             )
-        if bundle.protocol is not None and record.protocol_id != bundle.protocol.id:
+        if bundle.locked is not None and record.protocol_id != bundle.locked.id:
             yield Finding(
                 reason=Reason.PROTOCOL_CHANGED,
                 where=f"{name}:protocol_id",
                 expected=record.protocol_id,
-                got=bundle.protocol.id,
+                got=bundle.locked.id,
             )
 
 
@@ -77,14 +77,14 @@ def _ledger(bundle: Bundle) -> Iterator[Finding]:
             )
 
 
-def _plan(bundle: Bundle, plan: Plan) -> Iterator[Finding]:
+def _plan(bundle: Bundle, digest: str) -> Iterator[Finding]:
     for name, record in (("protocol.lock", bundle.lock), ("manifest.json", bundle.manifest)):
-        if record is not None and record.plan_digest != plan.digest:
+        if record is not None and record.plan_digest != digest:
             yield Finding(
                 reason=Reason.PLAN_CHANGED,
                 where=f"{name}:plan_digest",
                 expected=record.plan_digest,
-                got=plan.digest,
+                got=digest,
             )
 
 
@@ -136,7 +136,7 @@ def _exploratory(bundle: Bundle) -> Iterator[Finding]:
         yield Finding(reason=Reason.EXPLORATORY, where="manifest.json:exploratory", expected="no entry", got=why)
 
 
-def _assets(bundle: Bundle, protocol: Protocol, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
+def _assets(bundle: Bundle, protocol: Protocol | Study, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
     for asset in protocol.assets:
         name = f"assets/{asset.name}"
         if name not in bundle.files:
@@ -159,7 +159,7 @@ def satisfies(version: str, required: str) -> bool:
         return False
 
 
-def _build(bundle: Bundle, protocol: Protocol, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
+def _build(bundle: Bundle, protocol: Protocol | Study, not_applicable: list[NotApplicable]) -> Iterator[Finding]:
     require = protocol.require
     needs = bool(require.ranges or require.gpu or require.compute_capability or require.sources or require.binaries)
     if not needs:
@@ -179,7 +179,7 @@ def _build(bundle: Bundle, protocol: Protocol, not_applicable: list[NotApplicabl
 
 
 def _pairs(
-    protocol: Protocol, environment: Environment, binaries: dict[str, str]
+    protocol: Protocol | Study, environment: Environment, binaries: dict[str, str]
 ) -> Iterator[tuple[str, str, str | None, bool]]:
     require = protocol.require
     versions, sources = dict(environment.versions), dict(environment.sources)

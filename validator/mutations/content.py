@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as types
 import rfc8785
 
-from validator.reading.schema import TABLES
+from validator.reading.schema import ALL_TABLES
 
 
 def sha256(data: bytes) -> str:
@@ -28,7 +28,7 @@ def json_digest(value: Any) -> str:
 
 def content_digest(name: str, table: pa.Table) -> str:
     """Content digest of a table, columns in schema order; what the schema does not know stands last."""
-    known = {column.name: column.nullable for column in TABLES[name]}
+    known = {column.name: column.nullable for column in ALL_TABLES[name]}
     present = [column for column in known if column in table.column_names]
     columns: list[Any] = []
     for column in [*present, *(column for column in table.column_names if column not in known)]:
@@ -97,7 +97,19 @@ def _counted(value: bytes) -> bytes:
 
 def plan_digest(protocol: Mapping[str, Any], digest: str) -> str:
     """Plan digest of a parsed protocol whose own digest is ``digest``."""
+    if protocol.get("protocol", {}).get("kind") == "mechanism":
+        return json_digest(["benchkit.study-plan/1", study_plan_of(protocol)])
     return json_digest(["benchkit.plan/1", plan_of(protocol, digest)])
+
+
+def study_plan_of(protocol: Mapping[str, Any]) -> list[Any]:
+    """The plan of a mechanism protocol: process, replicate, cell and history, one after the other."""
+    plan: list[Any] = []
+    for replicate in range(protocol["schedule"]["replicates"]):
+        for cell in protocol["cell"]:
+            for history in sorted(("H0", "H1"), reverse=replicate % 2 == 1):
+                plan.append([len(plan), replicate, cell["name"], history])
+    return plan
 
 
 def plan_of(protocol: Mapping[str, Any], digest: str) -> list[Any]:

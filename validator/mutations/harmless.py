@@ -10,7 +10,6 @@ import pyarrow.types as types
 from validator.mutations.content import sha256
 from validator.mutations.mutation import Need, collected, having, mutation
 from validator.mutations.workspace import WorkingCopy
-from validator.reading.schema import TABLES
 
 _KEYS = (b"benchkit.schema", b"benchkit.protocol_digest", b"benchkit.run_id")
 
@@ -18,14 +17,14 @@ _KEYS = (b"benchkit.schema", b"benchkit.protocol_digest", b"benchkit.run_id")
 @mutation(None)
 def parquet_without_compression(copy: WorkingCopy) -> None:
     """All tables are written again without compression and dictionaries, in small row groups."""
-    for name in TABLES:
+    for name in copy.tables():
         copy.write_table(name, copy.table(name), compression="none", use_dictionary=False, row_group_size=50)
 
 
 @mutation(None)
 def parquet_without_checksums(copy: WorkingCopy) -> None:
     """All tables are written again with gzip, pages of version 2, no checksums and no statistics."""
-    for name in TABLES:
+    for name in copy.tables():
         table = copy.table(name)
         options = {"data_page_version": "2.0", "write_page_checksum": False, "write_statistics": False}
         copy.write_table(name, table, compression="gzip", **options)
@@ -34,7 +33,7 @@ def parquet_without_checksums(copy: WorkingCopy) -> None:
 @mutation(None)
 def parquet_with_wide_types(copy: WorkingCopy) -> None:
     """All tables are written again with dictionaries and large strings as other engines have them."""
-    for name in TABLES:
+    for name in copy.tables():
         table = copy.table(name)
         for index, field in enumerate(table.schema):
             if types.is_string(field.type):
@@ -46,7 +45,7 @@ def parquet_with_wide_types(copy: WorkingCopy) -> None:
 @mutation(None)
 def parquet_without_metadata(copy: WorkingCopy) -> None:
     """All tables are written again without footer keys, units and not-null marks."""
-    for name in TABLES:
+    for name in copy.tables():
         table = copy.table(name)
         plain = pa.schema([pa.field(field.name, field.type) for field in table.schema])
         copy.write_table(name, pa.Table.from_arrays(table.columns, schema=plain))
@@ -55,7 +54,7 @@ def parquet_without_metadata(copy: WorkingCopy) -> None:
 @mutation(None)
 def parquet_with_null_type(copy: WorkingCopy) -> None:
     """Text columns that hold nothing have the null type, as engines that infer types write them."""
-    for name in TABLES:
+    for name in copy.tables():
         table = copy.table(name)
         for index, field in enumerate(table.schema):
             column = table.column(index)
@@ -74,7 +73,7 @@ def _installed(library: str) -> Need:
 def parquet_by_pandas(copy: WorkingCopy) -> None:
     """All tables are read and written again by pandas."""
     pandas = importlib.import_module("pandas")
-    for name in TABLES:
+    for name in copy.tables():
         path = copy.path(f"{name}.parquet")
         frame = pandas.read_parquet(path, engine="pyarrow")
         frame.to_parquet(path, engine="pyarrow", index=False)
@@ -84,7 +83,7 @@ def parquet_by_pandas(copy: WorkingCopy) -> None:
 def parquet_by_polars(copy: WorkingCopy) -> None:
     """All tables are read and written again by Polars."""
     polars = importlib.import_module("polars")
-    for name in TABLES:
+    for name in copy.tables():
         path = copy.path(f"{name}.parquet")
         frame = polars.read_parquet(path.read_bytes())
         frame.write_parquet(path)
@@ -95,7 +94,7 @@ def parquet_by_duckdb(copy: WorkingCopy) -> None:
     """All tables are read and written again by DuckDB, the footer keys kept."""
     duckdb = importlib.import_module("duckdb")
     with duckdb.connect() as connection:
-        for name in TABLES:
+        for name in copy.tables():
             path, part = copy.path(f"{name}.parquet"), copy.path(f"{name}.part")
             footer = copy.table(name).schema.metadata or {}
             keys = ", ".join(f"'{key.decode()}': '{value.decode()}'" for key, value in footer.items() if key in _KEYS)

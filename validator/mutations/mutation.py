@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from validator.mutations.workspace import WorkingCopy
-from validator.reading.schema import TABLES
+from validator.reading.schema import STUDY_TABLES, TABLES
 from validator.reasons import Reason
 
 
@@ -17,6 +17,7 @@ from validator.reasons import Reason
 class Facts:
     """What decides whether a mutation has a subject in a bundle."""
 
+    kind: str
     clock: str
     launch: str
     cache: str
@@ -34,11 +35,14 @@ class Facts:
     def of(cls, bundle: Path) -> "Facts":
         """Look at a clean bundle."""
         protocol = tomllib.loads((bundle / "protocol.toml").read_bytes().decode())
+        if protocol["protocol"]["kind"] == "mechanism":
+            return cls._of_study(bundle, protocol)
         timing, axes = protocol["timing"], protocol["operating_points"]
         points = 1
         for values in axes.values():
             points *= len(values)
         return cls(
+            kind="comparison",
             clock=timing["clock"],
             launch=timing["launch"],
             cache=timing["cache"],
@@ -51,6 +55,24 @@ class Facts:
             roles=frozenset(arm["role"] for arm in protocol["arm"]),
             required=frozenset(protocol.get("build", {}).get("require", {})),
             rows={name: _rows(bundle / f"{name}.parquet") for name in TABLES},
+        )
+
+    @classmethod
+    def _of_study(cls, bundle: Path, protocol: Mapping[str, Any]) -> "Facts":
+        return cls(
+            kind="mechanism",
+            clock="none",
+            launch=protocol["launch"]["engine"],
+            cache="none",
+            fixture=protocol["fixture"]["kind"],
+            has_peak=False,
+            has_analysis=(bundle / "analysis.json").exists(),
+            processes=2 * len(protocol["cell"]) * protocol["schedule"]["replicates"],
+            points=0,
+            looks=False,
+            roles=frozenset(),
+            required=frozenset(protocol.get("build", {}).get("require", {})),
+            rows={name: _rows(bundle / f"{name}.parquet") for name in STUDY_TABLES},
         )
 
 

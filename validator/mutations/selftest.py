@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from validator.findings import Report, Validity
-from validator.mutations.corpus import MUTATIONS
+from validator.mutations.corpus import MUTATIONS, STUDY_MUTATIONS
 from validator.mutations.mutation import Facts, Mutation
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
@@ -89,11 +89,13 @@ def selftest(
     validate: Validate,
     keep: Path | None = None,
     baseline_reasons: tuple[Reason, ...] = (),
-    mutations: Sequence[Mutation] = MUTATIONS,
+    mutations: Sequence[Mutation] | None = None,
 ) -> SelftestResult:
     """Try mutations on copies of a bundle; with ``keep`` the mutated copies stay there, one folder each."""
     _refuse_unclean(validate(bundle), baseline_reasons)
     facts = Facts.of(bundle)
+    if mutations is None:
+        mutations = STUDY_MUTATIONS if facts.kind == "mechanism" else MUTATIONS
     with tempfile.TemporaryDirectory(prefix="validator-selftest-") as scratch:
         trial = _Trial(
             bundle=bundle,

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import rfc8785
 
 from validator.mutations.content import content_digest, json_digest, plan_digest, sha256
-from validator.reading.schema import TABLES
+from validator.reading.schema import ALL_TABLES
 
 UNLISTED = ("manifest.json", "analysis.json")
 
@@ -154,7 +154,7 @@ class WorkingCopy:
         self.write_json("protocol.lock", {**self.read_json("protocol.lock"), **names})
         self.write_json("manifest.json", {**self.read_json("manifest.json"), **names})
         self.write_ledger([{**line, "protocol_digest": digest} for line in self.ledger()], chain=True)
-        for name in self._tables():
+        for name in self.tables():
             table = self.table(name)
             footer = {**(table.schema.metadata or {}), b"benchkit.protocol_digest": digest.encode()}
             self.write_table(name, table.replace_schema_metadata(footer))
@@ -169,7 +169,7 @@ class WorkingCopy:
             name: {"sha256": sha256(self.path(name).read_bytes()), "bytes": self.path(name).stat().st_size}
             for name in self._listed()
         }
-        for name in self._tables():
+        for name in self.tables():
             if before.get(f"{name}.parquet") == manifest["files"][f"{name}.parquet"]:
                 continue
             try:
@@ -185,8 +185,9 @@ class WorkingCopy:
             digest = sha256(self.path("manifest.json").read_bytes())
             self.write_json("analysis.json", {**self.read_json("analysis.json"), "manifest_sha256": digest})
 
-    def _tables(self) -> list[str]:
-        return [name for name in TABLES if self.path(f"{name}.parquet").exists()]
+    def tables(self) -> list[str]:
+        """Name the tables that are there."""
+        return [name for name in ALL_TABLES if self.path(f"{name}.parquet").exists()]
 
     def _listed(self) -> list[str]:
         names = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())

@@ -18,11 +18,10 @@ from validator.reading.plan import Plan, derive_plan
 from validator.reading.processes import ProcessRecord, read_processes
 from validator.reading.protocol import ProtocolRead, read_protocol
 from validator.reading.records import Entry, Lock, Manifest, read_ledger, read_lock, read_manifest
-from validator.reading.schema import TABLES
+from validator.reading.schema import STUDY_TABLES, TABLES
+from validator.reading.study import MECHANISM, Study, StudyPlan, derive_study_plan
 from validator.reading.tables import Frame, TableRead, read_table
 from validator.reasons import Reason
-
-REQUIRED = ("protocol.toml", "protocol.lock", *(f"{name}.parquet" for name in TABLES), "attempts.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,8 @@ class Bundle:
     manifest_sha256: str | None
     protocol_read: ProtocolRead | None
     plan: Plan | None
+    study_plan: StudyPlan | None
+    table_names: tuple[str, ...]
     lock: Lock | None
     ledger: tuple[Entry, ...] | None
     ledger_problems: tuple[str, ...]
@@ -55,6 +56,32 @@ class Bundle:
     def protocol(self) -> Protocol | None:
         """The protocol, None where protocol.toml is none."""
         return self.protocol_read.protocol if self.protocol_read else None
+
+    @property
+    def study(self) -> Study | None:
+        """The study, None where protocol.toml is none."""
+        return self.protocol_read.study if self.protocol_read else None
+
+    @property
+    def locked(self) -> Protocol | Study | None:
+        """The protocol of either kind."""
+        return self.protocol or self.study
+
+    @property
+    def plan_digest(self) -> str | None:
+        """Digest of the derived plan, of either kind."""
+        plan = self.plan or self.study_plan
+        return plan.digest if plan else None
+
+    @property
+    def is_study(self) -> bool:
+        """Say whether this is the bundle of a mechanism study."""
+        return "trajectories" in self.table_names
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Files that every bundle of this kind has."""
+        return ("protocol.toml", "protocol.lock", *(f"{name}.parquet" for name in self.table_names), "attempts.jsonl")
 
     def frame(self, name: str) -> Frame | None:
         """Give a table, None where it could not be read."""
@@ -72,12 +99,20 @@ def open_bundle(root: Path) -> Bundle:
     folder = Folder(root)
     data = folder.read("manifest.json")
     manifest = _manifest(folder, data)
-    files = _facts(folder, manifest)
     protocol_read = _protocol(folder)
+    names = _table_names(manifest, protocol_read)
+    if manifest is not None and [table.name for table in manifest.tables] != list(names):
+        got = "those of another kind"
+        where = "manifest.json:tables"
+        finding = Finding(reason=Reason.MANIFEST_INVALID, where=where, expected=", ".join(names), got=got)
+        folder.findings.append(finding)
+        manifest = None
+    files = _facts(folder, manifest)
+    study = protocol_read.study if protocol_read else None
     protocol = protocol_read.protocol if protocol_read else None
     ledger, problems = _ledger(folder)
     tables = {}
-    for name in TABLES:
+    for name in names:
         if f"{name}.parquet" in folder.names:
             tables[name] = read_table(root / f"{name}.parquet", name)
             folder.findings.extend(tables[name].findings)
@@ -95,6 +130,8 @@ def open_bundle(root: Path) -> Bundle:
         manifest_sha256=None if data is None else sha256(data),
         protocol_read=protocol_read,
         plan=None if protocol is None else derive_plan(protocol),
+        study_plan=None if study is None else derive_study_plan(study),
+        table_names=names,
         lock=lock,
         ledger=ledger,
         ledger_problems=problems,
@@ -102,6 +139,13 @@ def open_bundle(root: Path) -> Bundle:
         processes=processes,
         analysis=analysis,
     )
+
+
+def _table_names(manifest: Manifest | None, read: ProtocolRead | None) -> tuple[str, ...]:
+    """Name the tables of the bundle's kind, which the protocol says, or the manifest where there is no protocol."""
+    if read is not None and read.kind is not None:
+        return tuple(STUDY_TABLES if read.kind == MECHANISM else TABLES)
+    return tuple(TABLES) if manifest is None else tuple(table.name for table in manifest.tables)
 
 
 def _manifest(folder: Folder, data: bytes | None) -> Manifest | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow.parquet as pq
 
 from validator.reading.pages import PageError, read_pages
-from validator.reading.schema import TABLES
+from validator.reading.schema import ALL_TABLES
 
 MIB = 1 << 20
 MEMBERS = 10_000
@@ -35,7 +35,7 @@ _SMALL = {
     "analysis.json": 32 * MIB,
 }
 _SIGNATURE, _ASSET = MIB, MIB
-_WIDTH = {"string": 16, "bool": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_WIDTH = {"string": 16, "binary": 16, "bool": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
 
 
 class OversizedError(Exception):
@@ -62,7 +62,7 @@ def most_bytes(name: str) -> int | None:
     """Give the largest size of a member; None for a name that is none of the format's, which is never read."""
     if name in _SMALL:
         return _SMALL[name]
-    if name.removesuffix(".parquet") in TABLES and name.endswith(".parquet"):
+    if name.removesuffix(".parquet") in ALL_TABLES and name.endswith(".parquet"):
         return TABLE_FILE
     if name.startswith("assets/"):
         return _ASSET
@@ -82,7 +82,7 @@ def check_parquet(file: pq.ParquetFile, path: str, table: str, size: int) -> Wei
     rows = int(footer.num_rows)
     if rows < 0 or sum(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) != rows:
         raise PageError(f"{rows} rows, which are not those of the row groups")
-    width = sum(_WIDTH.get(column.type, 8) for column in TABLES[table])
+    width = sum(_WIDTH.get(column.type, 8) for column in ALL_TABLES[table])
     decoded = rows * width
     if decoded > DECODED:
         raise OversizedError(f"at most {DECODED} bytes when read", f"{rows} rows, {decoded} bytes")

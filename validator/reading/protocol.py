@@ -31,6 +31,7 @@ from validator.reading.model import (
     Tolerance,
 )
 from validator.reading.statistics import check_statistics, read_statistics
+from validator.reading.study import MECHANISM, Study, read_study
 
 SCHEMA = "benchkit.protocol/1"
 _NAME = r"[a-z][a-z0-9_]*"
@@ -40,15 +41,17 @@ _LAW = re.compile(r"uniform|recorded|zipf-([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRead:
-    """What reading protocol.toml gave: a protocol, or problems; a digest wherever the TOML parses."""
+    """What reading protocol.toml gave: a protocol or a study, or problems; a digest wherever the TOML parses."""
 
     protocol: Protocol | None
     digest: str | None
     problems: tuple[str, ...]
+    kind: str | None = None
+    study: Study | None = None
 
 
 def read_protocol(data: bytes) -> ProtocolRead:
-    """Parse protocol.toml; raises CouldNotCheckError for another version of the schema."""
+    """Parse protocol.toml of either kind; raises CouldNotCheckError for another version of the schema."""
     if data.startswith(b"\xef\xbb\xbf"):
         return ProtocolRead(protocol=None, digest=None, problems=("a byte-order mark: save the file without it",))
     try:
@@ -60,8 +63,17 @@ def read_protocol(data: bytes) -> ProtocolRead:
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith("benchkit.protocol/"):
         raise CouldNotCheckError(f"protocol.toml: expected schema {SCHEMA}, got {schema[:60]}; use a newer validator")
     problems: list[str] = []
+    head = document.get("protocol")
+    if isinstance(head, dict) and head.get("kind") == MECHANISM:
+        top = Fields(document, "", problems)
+        requires, assets = _require(_build(top)), tuple(_asset(item) for item in top.tables("asset"))
+        study = read_study(top, digest, requires, assets)
+        found = None if problems else study
+        return ProtocolRead(protocol=None, digest=digest, problems=tuple(problems), kind=MECHANISM, study=found)
     protocol = _document(Fields(document, "", problems), digest)
-    return ProtocolRead(protocol=None if problems else protocol, digest=digest, problems=tuple(problems))
+    return ProtocolRead(
+        protocol=None if problems else protocol, digest=digest, problems=tuple(problems), kind="comparison"
+    )
 
 
 def _document(top: Fields, digest: str) -> Protocol:

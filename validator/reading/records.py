@@ -14,7 +14,7 @@ from validator.findings import CouldNotCheckError
 from validator.reading.canonical import StrictJsonError, is_canonical, parse_object, sha256
 from validator.reading.fields import Fields
 from validator.reading.limits import MEMBERS
-from validator.reading.schema import TABLES
+from validator.reading.schema import STUDY_TABLES, TABLES
 
 RUN_ID = r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}"
 STATUSES = ("complete", "failed_processes", "stopped_at_look")
@@ -139,7 +139,7 @@ def read_manifest(data: bytes) -> Manifest | tuple[str, ...]:
         item.finish()
     tables = top.table("tables")
     contents = []
-    for name in TABLES:
+    for name in STUDY_TABLES if tables.has("trajectories") else TABLES:
         item = tables.table(name)
         digest = item.digest("content_sha256")
         contents.append(ListedTable(name=name, rows=item.integer("rows"), content_sha256=digest))

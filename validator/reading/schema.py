@@ -1,4 +1,4 @@
-"""The columns of the seven tables, as results/README.md lists them.
+"""The columns of the seven tables of a comparison and the four of a study, as results/README.md lists them.
 
 Rules:
 1. Columns stand in this order; ``nullable`` is true for the columns marked ``?``.
@@ -63,11 +63,24 @@ def _parse(line: str) -> tuple[ColumnSchema, ...]:
     return tuple(columns)
 
 
+_LAUNCH = "thread_k:int32 thread_n:int32 grid:int32 classes:string cuts_sha256:string"
+_STUDY_LINES = {
+    "processes": _LINES["processes"],
+    "plans": "plan_sha256:string row:int32 block:int32 expert:int32 route:int32",
+    "surfaces": "sha256:string dtype:string shape:string bytes:binary",
+    "trajectories": _KEY + "cell:string history:string replicate:int32 treatment:string treatment_sha256:string "
+    "injected:bool plan_sha256:string mode_sha256:string "
+    + " ".join(f"{gemm}_{column}" for gemm in ("w13", "w2") for column in _LAUNCH.split())
+    + " w13_sha256:string activation_sha256:string routed_w2_sha256:string final_sha256:string elapsed_ns:int64",
+}
+
 FLUSH = ColumnSchema(name="flush_ns", type="int64", nullable=False)
 TABLES = {name: _parse(line) for name, line in _LINES.items()}
+STUDY_TABLES = {name: _parse(line) for name, line in _STUDY_LINES.items()}
+ALL_TABLES = {**TABLES, **STUDY_TABLES}
 
 
 def columns_of(table: str, present: list[str]) -> tuple[ColumnSchema, ...]:
     """Give the columns that a table should have: with the flush times where they are among those present."""
     flushed = table == "samples" and FLUSH.name in present
-    return (*TABLES[table], FLUSH) if flushed else TABLES[table]
+    return (*ALL_TABLES[table], FLUSH) if flushed else ALL_TABLES[table]

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from validator.findings import Finding
 from validator.reading.canonical import digest_of
 from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_parquet, check_size
-from validator.reading.schema import TABLES, ColumnSchema, columns_of
+from validator.reading.schema import ALL_TABLES, ColumnSchema, columns_of
 from validator.reasons import Reason
 
 _BATCH = 1 << 17
+_COUNTED = ("string", "binary")
 _NAN = np.uint64(0x7FF8000000000000)
 
 
@@ -51,12 +52,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A table in memory."""
+    """A table in memory; ``blobs`` are its binary columns, a value for each row."""
 
     name: str
     rows: int
     numbers: Mapping[str, NDArray[np.generic]]
     texts: Mapping[str, Text]
+    blobs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
 
     def integer(self, column: str, row: int) -> int:
         """Give one integer."""
@@ -104,7 +106,7 @@ class _Column:
             if self.first_null < 0:
                 self.first_null = start + array.is_null().to_pylist().index(True)
             self.nulls += array.null_count
-        elif self.schema.kind == "string":
+        elif self.schema.kind in _COUNTED:
             self._add_text(array)
         else:
             self._add_numbers(array)
@@ -121,9 +123,11 @@ class _Column:
 
     def _add_text(self, array: pa.Array) -> None:
         if not pa.types.is_dictionary(array.type):
-            array = array.cast(pa.large_string()).dictionary_encode()
+            array = array.cast(
+                pa.large_string() if self.schema.kind == "string" else pa.large_binary()
+            ).dictionary_encode()
         raw: list[bytes | None] = array.dictionary.cast(pa.large_binary()).to_pylist()
-        for value in raw:
+        for value in raw if self.schema.kind == "string" else ():
             (value or b"").decode("utf-8")
         table = [-1 if value is None else self.index.setdefault(value, len(self.index)) for value in raw] + [-1]
         indices = array.indices.cast(pa.int32())
@@ -143,7 +147,7 @@ class _Column:
 
     def joined(self) -> NDArray[np.generic]:
         """Join the pieces, and let go of them."""
-        plain = np.dtype(np.int32 if self.schema.kind == "string" else self.schema.type)
+        plain = np.dtype(np.int32 if self.schema.kind in _COUNTED else self.schema.type)
         result = np.concatenate(self.pieces) if self.pieces else np.empty(0, dtype=plain)
         self.pieces.clear()
         return result
@@ -175,7 +179,7 @@ def _narrow(values: NDArray[np.generic], schema: ColumnSchema) -> np.dtype[np.ge
 
 def read_table(path: Path, name: str) -> TableRead:
     """Read a table of a bundle; every problem becomes a finding."""
-    texts = [column.name for column in TABLES[name] if column.kind == "string"]
+    texts = [column.name for column in ALL_TABLES[name] if column.kind in _COUNTED]
     try:
         size = path.stat().st_size
         check_size(f"{name}.parquet", size)
@@ -254,14 +258,18 @@ def _content_digest(columns: list[_Column], rows: int) -> str:
 def _frame(columns: list[_Column], name: str, rows: int) -> Frame:
     numbers: dict[str, NDArray[np.generic]] = {}
     texts: dict[str, Text] = {}
+    blobs: dict[str, tuple[bytes, ...]] = {}
     for column in columns:
         joined = column.joined()
-        if column.schema.kind == "string":
+        if column.schema.kind == "binary":
+            distinct = tuple(column.index)
+            blobs[column.schema.name] = tuple(distinct[code] for code in joined.tolist())
+        elif column.schema.kind == "string":
             values = tuple(value.decode("utf-8") for value in column.index)
             texts[column.schema.name] = Text(codes=joined, values=values)  # type: ignore[arg-type]
         else:
             numbers[column.schema.name] = joined
-    return Frame(name=name, rows=rows, numbers=numbers, texts=texts)
+    return Frame(name=name, rows=rows, numbers=numbers, texts=texts, blobs=blobs)
 
 
 def _columns(schema: pa.Schema, name: str) -> Iterator[Finding]:
@@ -285,6 +293,8 @@ def _plain(kind: pa.DataType) -> str:
         return _plain(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_string(kind):
         return "string"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return "binary"
     names = {"double": "float64", "float": "float32", "halffloat": "float16"}
     return names.get(str(kind), str(kind))
 

@@ -18,7 +18,7 @@ def document(report: Report) -> dict[str, Json]:
     """Give the JSON values of a report."""
     numbers, beside = report.numbers, report.supplement
     listed = () if numbers is None else numbers
-    return {
+    result: dict[str, Json] = {
         "schema": SCHEMA,
         "bundle": plain(report.bundle),
         "validity": report.validity.value,
@@ -42,6 +42,11 @@ def document(report: Report) -> dict[str, Json]:
         "series": plain(beside and beside.series) or [],
         "limits": list(limits(report)),
     }
+    if report.study is not None:
+        result |= {"cells": plain(report.study.cells), "relations": plain(report.study.relations)}
+    if report.study_facts is not None:
+        result |= {"launches": plain(report.study_facts.launches), "swaps": plain(report.study_facts.swaps)}
+    return result
 
 
 def render_json(reports: list[Report]) -> str:

@@ -7,31 +7,21 @@ Rules:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from validator.findings import Comparison, Json, Report, plain
 from validator.report.facts import extras
-from validator.report.table import number
+from validator.report.table import Extra, number
+from validator.report.trajectories import study_tables
 
 _FAMILY = ("claim", "verdict", "comparisons")
 _KEY = ("operating point", "comparison")
 _LAUNCHES = ("kernels", "scratch_bytes", "repeats", "distinct_outputs", "distinct_modes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extra:
-    """A table."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    text_columns: int
-
-
 def extra_tables(report: Report) -> list[Extra]:
     """Give the tables of everything beyond the standard columns."""
     if report.numbers is None:
-        return []
+        return study_tables(report)
     single: list[tuple[tuple[str, ...], Mapping[str, Json]]] = []
     lists: dict[str, list[tuple[tuple[str, ...], Mapping[str, Json]]]] = {}
     for item in report.numbers.comparisons:

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from validator.findings import Comparison, Json, Report, Validity, Verdict, plain
+from validator.report.trajectories import study_headline
 
 _LIMITS = (
     "A mean over few processes says little of rare slow ones: below 40 pairs skewed process effects make the interval too short, whatever "
@@ -96,6 +97,8 @@ def limits(report: Report) -> tuple[str, ...]:
 
 def headline(report: Report) -> str:
     """Say both axes in one line: can the bundle be believed, and what do the data show."""
+    if report.study is not None:
+        return f"{report.validity.value}; {study_headline(report)}" + ("" if trusted(report) else f" ({UNTRUSTED})")
     if report.numbers is None:
         return f"{report.validity.value}: no verdict could be computed"
     family = report.numbers.family

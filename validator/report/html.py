@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from validator.findings import ArmSummary, Comparison, Finding, Gate, Report, Validity
-from validator.report.extras import Extra, extra_tables
+from validator.report.extras import extra_tables
 from validator.report.facts import (
     MEANINGS,
     TITLES,
@@ -32,8 +32,9 @@ from validator.report.facts import (
 )
 from validator.report.material import Material, gather
 from validator.report.picture import MOST_POINTS, Gallery, Picture
-from validator.report.table import against, number, relation
+from validator.report.table import Extra, against, number, relation
 from validator.report.text import LIMIT_OF_A_LOG
+from validator.report.trajectories import study_headline
 
 _VALIDITY_TONE = {Validity.VALID: "good", Validity.INVALID: "bad", Validity.COULD_NOT_CHECK: "open"}
 _VALIDITY_WORDS = {
@@ -151,7 +152,7 @@ def page(report: Report, material: Material, prefix: str) -> Page:
         tone=_VALIDITY_TONE[report.validity],
         believed=_VALIDITY_WORDS[report.validity],
         family_tone=tone(family.verdict) if family is not None else "open",
-        family=TITLES[family.verdict] if family is not None else "no verdict",
+        family=TITLES[family.verdict] if family is not None else "a mechanism study" if report.study else "no verdict",
         family_words=_family_words(report),
         confidence=confidence(report),
         level=level(report),
@@ -178,7 +179,7 @@ def _reasons(report: Report) -> Iterator[Findings]:
 
 def _family_words(report: Report) -> str:
     if report.numbers is None:
-        return "no verdict could be computed"
+        return study_headline(report)
     family = report.numbers.family
     count = f"{family.comparisons} comparison" + ("s" if family.comparisons != 1 else "")
     return f"family {family.claim}, {count}"

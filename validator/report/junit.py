@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from validator.findings import Comparison, Report, Validity
+from validator.outcomes import RelationResult, RelationVerdict
 from validator.report.facts import UNTRUSTED, claim_shown, clean, command, headline, member_verdict, spread, trusted
 from validator.report.table import against, number
 
@@ -42,6 +43,8 @@ def _suite(report: Report) -> ET.Element:
     suite.append(_validity(report))
     for item in report.numbers.comparisons if report.numbers is not None else ():
         suite.append(_comparison(report, item))
+    for relation in report.study.relations if report.study is not None else ():
+        suite.append(_relation(report, relation))
     _count(suite, list(suite.iter("testcase")))
     return suite
 
@@ -58,6 +61,15 @@ def _count(element: ET.Element, cases: list[ET.Element]) -> None:
 def _case(report: Report, name: str) -> ET.Element:
     group = f"validator.{report.bundle.protocol_id or 'bundle'}"
     return ET.Element("testcase", classname=clean(group), name=clean(name), time="0")
+
+
+def _relation(report: Report, item: RelationResult) -> ET.Element:
+    case = _case(report, f"{item.cell_a} : {item.cell_b} at {item.surface} (expected {item.expected})")
+    if item.verdict is not RelationVerdict.CONFIRMED or not trusted(report):
+        found = "no outcome" if item.equal is None else "equal" if item.equal else f"{item.differing} elements differ"
+        message = item.verdict.value if trusted(report) else f"{item.verdict.value} ({UNTRUSTED})"
+        ET.SubElement(case, "failure", type=item.verdict.value, message=message).text = found
+    return case
 
 
 def _validity(report: Report) -> ET.Element:

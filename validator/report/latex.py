@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from validator.findings import Comparison, Report
-from validator.report.facts import TITLES, UNTRUSTED, clean, confidence, member_verdict, spread, trusted
+from validator.report.facts import TITLES, UNTRUSTED, clean, confidence, headline, member_verdict, spread, trusted
 from validator.report.table import against, number
 
 _ESCAPES = {
@@ -46,6 +46,10 @@ def render_latex(reports: Sequence[Report]) -> str:
 
 
 def _table(report: Report, place: int) -> Iterator[str]:
+    if report.study is not None:
+        yield f"% {escape(headline(report))}"
+        yield "% a mechanism study has no latency table: take --format text, json, html or markdown"
+        return
     items = report.numbers.comparisons if report.numbers is not None else ()
     notes = _notes(report, items)
     yield r"\begin{table}"

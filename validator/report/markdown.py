@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from validator.findings import Comparison, Report, Validity
-from validator.report.extras import Extra
 from validator.report.facts import (
     TITLES,
     UNTRUSTED,
@@ -18,6 +17,7 @@ from validator.report.facts import (
     clean,
     command,
     confidence,
+    headline,
     level,
     member_verdict,
     reproducibility,
@@ -25,7 +25,8 @@ from validator.report.facts import (
     tone,
     trusted,
 )
-from validator.report.table import against, number, relation
+from validator.report.table import Extra, against, number, relation
+from validator.report.trajectories import study_tables
 
 _MOST_ROWS, _MOST_GATES, _MOST_REASONS, _LONGEST = 60, 20, 10, 200
 _MARKS = {"good": "\N{WHITE HEAVY CHECK MARK}", "open": "\N{WHITE QUESTION MARK ORNAMENT}", "bad": "\N{CROSS MARK}"}
@@ -68,10 +69,30 @@ def _section(report: Report) -> Iterator[str]:
     if report.numbers is not None:
         yield from _comparisons(report, report.numbers.comparisons)
         yield from _gates(report.numbers.comparisons)
+    elif report.study is not None:
+        yield from _study(report)
     yield from _recheck(report)
 
 
+def _study(report: Report) -> Iterator[str]:
+    """Show the relations of a mechanism study; text, json and html have the rest."""
+    relations = study_tables(report)[0]
+    yield ""
+    if not trusted(report):
+        yield f"> **The bundle is {report.validity.value}: these verdicts are {UNTRUSTED}.**"
+        yield ""
+    yield "| " + " | ".join(relations.head) + " |"
+    yield "|" + "---|" * len(relations.head)
+    for row in relations.rows[:_MOST_ROWS]:
+        yield "| " + " | ".join(code(cell, cell=True) if cell else "" for cell in row) + " |"
+    if len(relations.rows) > _MOST_ROWS:
+        yield ""
+        yield f"and {len(relations.rows) - _MOST_ROWS} more relations"
+
+
 def _headline(report: Report) -> str:
+    if report.study is not None:
+        return headline(report)
     if report.numbers is None:
         return f"{report.validity.value}: no verdict could be computed"
     family = report.numbers.family

@@ -1,10 +1,21 @@
 """Plain tables, and numbers with as many digits as a decision needs. ASCII alone."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 _NONE = "-"
 _DIGITS = 6
 _MOST_DIGITS = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A table."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: int
 
 
 def number(value: float | None, digits: int = _DIGITS) -> str:

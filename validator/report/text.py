@@ -24,6 +24,8 @@ LIMIT_OF_A_LOG = (
 )
 _AUTHOR = "The protocol was taken from the bundle, so margin and schedule are what its author says (--protocol FILE compares)."
 _SAYS = {
+    "relations": " (equal to the bit, or the number of elements that differ)",
+    "exact trajectories": " (a letter is one tensor of its surface; several letters are several outcomes)",
     "more numbers": " (in no verdict, except those of a claim of equivalence)",
     "sensitivity": " (pre-specified, always shown, in no verdict)",
     "family: pooled": " (secondary, in no verdict)",
@@ -71,6 +73,8 @@ def _body(report: Report) -> Iterator[str]:
         yield from _arms(report.numbers)
         yield from _controls(report.numbers)
         yield from _more(report)
+    elif report.study is not None:
+        yield from _study(report)
     said = {item.blocked_by for item in report.not_checked}
     yield from _listed("notes", [note for note in report.notes if note not in said])
     yield from _listed("not applicable", [f"{item.check}: {item.why}" for item in report.not_applicable])
@@ -81,6 +85,19 @@ def _body(report: Report) -> Iterator[str]:
     if others is not None:
         yield f"Other attempts known to this ledger: {others}. A fresh folder knows none."
     yield LIMIT_OF_A_LOG
+
+
+def _study(report: Report) -> Iterator[str]:
+    """Show a mechanism study; its verdicts are withheld where the bundle cannot be believed."""
+    yield ""
+    if not believable(report):
+        yield _WITHHELD
+        return
+    for item in extra_tables(report):
+        yield item.title + _SAYS.get(item.title, "")
+        yield from table(item.head, item.rows, left=item.text_columns)
+        yield ""
+    yield "Bits are compared, nothing is averaged. What holds for this fixture, build and device says nothing of others."
 
 
 def believable(report: Report) -> bool:

@@ -8,6 +8,7 @@ from benchkit.errors import ProtocolError
 from benchkit.protocol.lock import protocol_digest
 from benchkit.protocol.model import MoeFixture, Role
 from benchkit.protocol.parse import parse_protocol, read_protocol
+from benchkit.protocol.study import COMPARISON, MECHANISM, protocol_kind, read_study
 
 TEXT = (Path(__file__).parents[2] / "data" / "host.toml").read_text("utf-8")
 
@@ -183,6 +184,7 @@ def test_unknown_schema_is_named_alone() -> None:
 
 def test_published_protocols_are_sound() -> None:
     folder = Path(__file__).parents[3] / "protocols"
-    ids = {path.stem: read_protocol(path).id for path in folder.glob("*.toml")}
+    readers = {COMPARISON: read_protocol, MECHANISM: read_study}
+    ids = {path.stem: readers[protocol_kind(path)](path).id for path in folder.glob("*.toml")}
     assert ids
     assert all(stem == protocol_id for stem, protocol_id in ids.items())

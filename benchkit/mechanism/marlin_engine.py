@@ -1,0 +1,188 @@
+"""The engine ``marlin-op``: a cell of a study on a GPU, by the compiled ops of the installed vLLM.
+
+Rules:
+1. History H1 allocates three CUDA tensors shaped like input, top-k weights and top-k ids, copies the fixture into them and synchronises once, before
+   the layer is built; they are kept and are no operand of anything. Their marker is the digest of what stands in them after the run. H0 does nothing.
+2. The grid is CUDA blocks per multiprocessor x multiprocessors, so a study's grids are multiples of these; the marker is the grid of the captured
+   launch, and its threads must be those of the tile.
+3. The order that was consumed is read back from the op's buffers behind the last kernel. Surfaces are copied before what overwrites them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchkit.device.binaries import loaded_binaries
+from benchkit.device.cuda import CudaDevice
+from benchkit.errors import MachineError, WorkerError
+from benchkit.fixture.awq import AwqMatrix
+from benchkit.fixture.captured import layer_of
+from benchkit.fixture.layer import AWQ, MoeInputs, MoeWeights
+from benchkit.fixture.plans import Plans
+from benchkit.fixture.routing import Routing
+from benchkit.fixture.study_layer import StudyLayer
+from benchkit.kernels import alignment, vllm_ops
+from benchkit.kernels.contract import Support
+from benchkit.kernels.marlin import Configuration, MarlinPath
+from benchkit.mechanism.engine import EngineFacts
+from benchkit.mechanism.orders import injected_plan, tile_schedule
+from benchkit.mechanism.trajectory import LaunchMarker, Trajectory, cuts_sha256, treatment_sha256
+from benchkit.protocol.study import GEMMS, NATIVE, STABLE, SURFACES, Cell, Study, Tiling
+
+_PACKAGES = ("torch", "numpy", "triton", "cuda-bindings", "nvidia-ml-py", "vllm")
+_THREADS_OF = 64  # a tile of thread_k x thread_n has thread_k * thread_n / 64 threads
+
+
+class MarlinEngine:
+    """One process on the first visible GPU."""
+
+    def __init__(self, study: Study, plans: Plans, folder: Path) -> None:
+        self._study, self._plans, self._folder = study, plans, folder
+        self._layer: StudyLayer | None = None
+        self._resident: tuple[torch.Tensor, ...] = ()
+
+    def treat(self, history: str) -> None:
+        """H1: three resident tensors; H0: nothing."""
+        self._layer = layer_of(self._study, self._folder)
+        if history == "H1":
+            shapes = (np.array(self._layer.x), self._plans.topk_weights, self._plans.topk_ids)
+            self._resident = tuple(torch.empty_like(torch.from_numpy(each), device="cuda") for each in shapes)
+            for tensor, each in zip(self._resident, shapes, strict=True):
+                tensor.copy_(torch.from_numpy(each))
+            torch.cuda.synchronize()
+
+    def build(self) -> str:
+        """The device, vLLM's ops, and the layer on the GPU."""
+        assert self._layer is not None  # treat comes first
+        self._device = CudaDevice()
+        found = vllm_ops.load()
+        if isinstance(found, Support):
+            raise MachineError(str(found.reason))
+        self._ops = found
+        self._inputs = moe_inputs(self._layer, self._plans, "cuda")
+        return self._layer.sha256(self._plans.topk_ids, self._plans.topk_weights)
+
+    def facts(self) -> EngineFacts:
+        """GPU, packages and loaded libraries."""
+        return EngineFacts(
+            device=self._device.describe(),
+            packages=_PACKAGES,
+            binaries={**loaded_binaries(self._folder / "binaries.json"), **self._device.binaries, **self._ops.binaries},
+            threads=int(torch.get_num_threads()),
+            l2_bytes=self._device.l2_bytes,
+        )
+
+    def run(self, cell: Cell, history: str) -> Trajectory:
+        """The layer as the cell says."""
+        multiprocessors = torch.cuda.get_device_properties(self._device.torch_device).multi_processor_count
+        shapes = {gemm: _per_sm(cell.launches[gemm], multiprocessors) for gemm in GEMMS}
+        path = MarlinPath(
+            self._inputs, self._ops, Configuration(**shapes), self._align(cell, history), self._study.layer.block
+        )
+        surfaces = run_path(path)
+        self._device.synchronize()
+        consumed = path.routes.read(self._plans.topk_ids)
+        launches = {}
+        for gemm, call in (("w13", path.w13), ("w2", path.w2)):
+            (kernel,) = [one for one in self._device.kernels(_inferring(call)) if "marlin" in one.name.lower()]
+            launches[gemm] = launch_marker(
+                self._study, gemm, cell.launches[gemm], kernel.grid, kernel.block, consumed.blocks
+            )
+        held = [_copied(each).numpy() for each in self._resident]
+        return Trajectory(
+            treatment=f"{self._study.treatment}:{len(self._resident)}" if self._resident else "none",
+            treatment_sha256=treatment_sha256(held),
+            injected=cell.order != NATIVE,
+            alignment=consumed,
+            launches=launches,
+            surfaces=surfaces,
+        )
+
+    def _align(self, cell: Cell, history: str) -> alignment.Align:
+        if cell.order == NATIVE:
+            return alignment.native(self._ops.align)
+        if cell.order == STABLE:
+            return alignment.stable
+        return alignment.injected(self._plans.alignment(injected_plan(self._study, self._plans, cell, history)))
+
+
+def run_path(path: MarlinPath) -> dict[str, NDArray[np.float16]]:
+    """One layer, stage by stage, with its four surfaces; WorkerError where the GEMM left its lock words dirty."""
+    path.poison()
+    made = []
+    with torch.inference_mode():
+        path.align()
+        path.w13(0)
+        made.append(_copied(path.gate_up))  # W2 writes to the same memory
+        path.silu_and_mul()
+        path.w2(0)
+        made += [_copied(path.activated), _copied(path.routed)]
+        path.sum()
+    path.output()
+    return dict(zip(SURFACES, (each.numpy() for each in (*made, _copied(path.y))), strict=True))
+
+
+def _inferring(call: Callable[[int], None]) -> Callable[[int], None]:
+    """A call that may touch tensors which were made in inference mode."""
+
+    def run(copy: int) -> None:
+        with torch.inference_mode():
+            call(copy)
+
+    return run
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("cpu", copy=True)
+
+
+def launch_marker(
+    study: Study, gemm: str, asked: Tiling, grid: tuple[int, int, int], block: tuple[int, int, int], blocks: int
+) -> LaunchMarker:
+    """The marker of a captured launch; WorkerError where it has other threads than the tile that was asked for."""
+    threads = asked.thread_k * asked.thread_n // _THREADS_OF
+    if block != (threads, 1, 1) or grid[1:] != (1, 1):
+        raise WorkerError(
+            f"{gemm}: expected {threads} threads of a tile {asked.thread_k} x {asked.thread_n}, found {block} in a grid {grid}"
+        )
+    launched = Tiling(thread_k=asked.thread_k, thread_n=asked.thread_n, grid=grid[0])
+    plan = tile_schedule(study.layer, gemm, launched, blocks)
+    return LaunchMarker(
+        thread_k=plan.thread_k,
+        thread_n=plan.thread_n,
+        grid=plan.grid,
+        classes=",".join(f"{name}={count}" for name, count in plan.counts().items()),
+        cuts_sha256=cuts_sha256([plan.cuts(tile) for tile in range(plan.tiles)]),
+    )
+
+
+def moe_inputs(layer: StudyLayer, plans: Plans, device: str) -> MoeInputs:
+    """The study's layer, input and routing as tensors of one weight copy."""
+    with torch.inference_mode():
+        parts = {"w13": _parts(layer.w13, device), "w2": _parts(layer.w2, device)}
+        named = {f"{gemm}{part}": (tensor,) for gemm, tensors in parts.items() for part, tensor in tensors.items()}
+        return MoeInputs(
+            weights=MoeWeights(**named, seed=0, weight_format=AWQ),
+            x=torch.from_numpy(np.array(layer.x)).to(device),
+            topk_ids=torch.from_numpy(plans.topk_ids).to(device),
+            topk_weights=torch.from_numpy(plans.topk_weights).to(device),
+            routing=Routing(topk_ids=plans.topk_ids, topk_weights=plans.topk_weights),
+        )
+
+
+def _parts(matrix: AwqMatrix, device: str) -> dict[str, torch.Tensor]:
+    arrays = {"": matrix.qweight, "_scale": matrix.scales, "_zero": matrix.qzeros}
+    return {name: torch.from_numpy(np.array(array)).to(device) for name, array in arrays.items()}
+
+
+def _per_sm(tiling: Tiling, multiprocessors: int) -> tuple[int, int, int]:
+    """(thread_k, thread_n, CUDA blocks per multiprocessor); MachineError where the grid is no multiple of them."""
+    count, rest = divmod(tiling.grid, multiprocessors)
+    if rest or not count:
+        raise MachineError(
+            f"grid {tiling.grid}: expected a multiple of the {multiprocessors} multiprocessors of this GPU; lock a study for it"
+        )
+    return tiling.thread_k, tiling.thread_n, count

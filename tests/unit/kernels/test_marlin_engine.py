@@ -1,0 +1,97 @@
+"""The GPU engine's parts on a CPU, over the stand-in for vLLM's ops: surfaces, the order that was consumed, launch markers, refusals."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import vllm_stand_in
+
+from benchkit.errors import MachineError, WorkerError
+from benchkit.fixture.alignment import study_ids
+from benchkit.fixture.plans import capture
+from benchkit.fixture.study_layer import synthetic_layer
+from benchkit.kernels import alignment, vllm_ops
+from benchkit.kernels.engines import ENGINES, engine_sources
+from benchkit.kernels.marlin import Configuration, MarlinPath
+from benchkit.mechanism.emulation import layer
+from benchkit.mechanism.marlin_engine import _per_sm, launch_marker, moe_inputs, run_path
+from benchkit.mechanism.orders import tile_schedule
+from benchkit.protocol.study import SURFACES, LayerSizes, Tiling, parse_study
+
+SIZES = LayerSizes(
+    experts=128, hidden=256, intermediate=128, top_k=8, tokens=21, group=128, block=8, weight_seed=3, input_seed=4
+)
+TILE = Tiling(thread_k=64, thread_n=128, grid=132)
+TEXT = (Path(__file__).parents[2] / "data" / "study.toml").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def plans():
+    ids = study_ids()
+    crowded = [22, 28, 51, 86, 1, 13, 32, 47, 58, 69, 73]
+    others = [route for route in range(168) if route not in crowded]
+    weights = np.full(ids.shape, 0.125, dtype=np.float32)
+    orders = {"P0": (others + crowded, "one"), "P1": (others + crowded[::-1], "two")}
+    return capture(ids, weights, experts=128, block=8, orders=orders)
+
+
+@pytest.fixture
+def ops():
+    found = vllm_stand_in.ops()
+    names = zip(("align", "gemm", "sum", "silu_and_mul"), found.values(), strict=True)
+    return vllm_ops.VllmOps(version="0.22.0", binaries={}, **dict(names))
+
+
+def path_of(plans, ops, align):
+    inputs = moe_inputs(synthetic_layer(SIZES), plans, "cpu")
+    return MarlinPath(inputs, ops, Configuration(w13=(64, 128, 1), w2=(64, 128, 1)), align, SIZES.block)
+
+
+@pytest.mark.parametrize("name", ["P0", "P1"])
+def test_an_injected_plan_is_consumed_and_its_surfaces_are_near_the_emulation(plans, ops, name):
+    asked = plans.alignment(plans.plans[name])
+    path = path_of(plans, ops, alignment.injected(asked))
+    surfaces = run_path(path)
+    consumed = path.routes.read(plans.topk_ids)
+    assert np.array_equal(consumed.sorted_token_ids, asked.sorted_token_ids)
+    assert np.array_equal(consumed.expert_ids, asked.expert_ids)
+    inputs = synthetic_layer(SIZES)
+    cut = tuple(tile_schedule(SIZES, gemm, TILE, asked.blocks) for gemm in ("w13", "w2"))
+    expected = layer(inputs.x, plans.topk_weights, inputs.w13, inputs.w2, asked, cut)
+    for surface, theirs in zip(
+        SURFACES, (expected.w13, expected.activation, expected.routed, expected.final), strict=True
+    ):
+        ours = surfaces[surface]
+        assert (ours.dtype, ours.shape) == (np.float16, SIZES.surface(surface))
+        scale = np.abs(theirs.astype(np.float64)).max()
+        assert np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max() < 2e-3 * scale
+
+
+def test_a_native_order_is_read_back_from_the_op(plans, ops):
+    path = path_of(plans, ops, alignment.native(ops.align))
+    run_path(path)
+    consumed = path.routes.read(plans.topk_ids)
+    assert [consumed.members(40), consumed.members(41)] == [(28, 32, 47, 51, 58, 69, 73, 86), (1, 13, 22)]
+
+
+def test_the_marker_is_that_of_the_launch(plans):
+    blocks = plans.alignment(None).blocks
+    study = parse_study(TEXT.encode(), "x.toml")
+    marker = launch_marker(study, "w13", Tiling(thread_k=64, thread_n=64, grid=32), (40, 1, 1), (64, 1, 1), 18)
+    plan = tile_schedule(study.layer, "w13", Tiling(thread_k=64, thread_n=64, grid=40), 18)
+    assert (marker.grid, marker.classes) == (40, ",".join(f"{name}={count}" for name, count in plan.counts().items()))
+    assert blocks == 50
+    with pytest.raises(WorkerError, match=r"w13: expected 64 threads of a tile 64 x 64, found \(128, 1, 1\)"):
+        launch_marker(study, "w13", Tiling(thread_k=64, thread_n=64, grid=32), (40, 1, 1), (128, 1, 1), 18)
+
+
+def test_grids_are_multiples_of_the_multiprocessors():
+    assert _per_sm(Tiling(thread_k=64, thread_n=128, grid=396), 132) == (64, 128, 3)
+    with pytest.raises(MachineError, match="grid 246: expected a multiple of the 132 multiprocessors"):
+        _per_sm(Tiling(thread_k=64, thread_n=128, grid=246), 132)
+
+
+def test_every_source_of_an_engine_is_there():
+    assert {engine: len(engine_sources(engine)[engine]) for engine in ENGINES} == dict.fromkeys(ENGINES, 64)
+    assert torch.__version__
