@@ -9,6 +9,7 @@ Rules:
    a look before the last, else ``complete``.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+_REPORT = re.compile(r"report\.(txt|json|html|md|tex|xml|pdf)")
+
+
 def check_integrity(bundle: Bundle) -> Outcome:
     """Check files, contents and ledger against the manifest."""
     manifest = bundle.manifest
@@ -45,8 +49,9 @@ def check_integrity(bundle: Bundle) -> Outcome:
 
 
 def _unlisted(name: str) -> bool:
-    reserved = name in ("manifest.json", "analysis.json") or name.startswith("report.") or name.endswith(".sig.json")
-    return reserved and "/" not in name
+    """Say whether a file is one that the manifest does not list: itself, claims, signatures, rendered reports."""
+    reserved = name in ("manifest.json", "analysis.json") or name.endswith(".sig.json")
+    return (reserved or _REPORT.fullmatch(name) is not None) and "/" not in name
 
 
 def _form(name: str) -> str:
@@ -62,6 +67,10 @@ def _names(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
     for name in sorted(set(needed)):
         if name not in bundle.files and name not in unsafe:
             yield Finding(reason=Reason.FILE_MISSING, where=name, expected="a file", got="nothing")
+    for name in sorted(listed - {*bundle.required}):
+        if not unsafe and not name.startswith("assets/"):  # an unsafe name says enough of its folder
+            where, expected = f"manifest.json:files.{name}", "files of the format, and assets"
+            yield Finding(reason=Reason.EXTRA_FILE, where=where, expected=expected, got="another one")
     forms = {_form(name) for name in listed}
     for name in sorted(bundle.files):
         if name not in listed and name not in unsafe and not _unlisted(name) and _form(name) not in forms:

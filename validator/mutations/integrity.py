@@ -313,4 +313,10 @@ def _flip_bit(copy: WorkingCopy) -> None:
     path.write_bytes(bytes(data))
 
 
+@mutation(Reason.EXTRA_FILE, reseal=True)
+def lookalike_listed(copy: WorkingCopy) -> None:
+    """Another table of samples, its name with a Cyrillic letter, is sealed beside the real one."""
+    copy.path("s\u0430mples.parquet").write_bytes(copy.path("samples.parquet").read_bytes())
+
+
 MUTATIONS = collected(globals())

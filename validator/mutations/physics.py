@@ -133,6 +133,35 @@ def events_longer_than_the_host_waited(copy: WorkingCopy) -> None:
     copy.set_columns("samples", duration_ns=durations)
 
 
+@mutation(Reason.ESCAPED_WORK, reseal=True, applies_to=CUDA)
+def durations_scaled_on_the_clock(copy: WorkingCopy) -> None:
+    """The candidate's durations are 10 % shorter, in whole steps of the clock, and its host times are left as they were."""
+    durations, step = copy.column("samples", "duration_ns"), tick(copy)
+    rows = copy.rows("samples", arm=arm_with(copy, "candidate"))
+    if min(durations[row] for row in rows) < 500_000:
+        raise NoSubjectError("samples are too short: what a host waits beyond them is as much")
+    for row in rows:
+        durations[row] = round(0.9 * durations[row] / step) * step
+    copy.set_columns("samples", duration_ns=durations)
+
+
+@mutation(Reason.ROWS_DUPLICATED, reseal=True, applies_to=all_of(CUDA, several_processes))
+def durations_of_another_process(copy: WorkingCopy) -> None:
+    """The candidate has in one process the durations that it had in the first, host times following."""
+    if copy.read_environment(0)["device"] == "fake":
+        raise NoSubjectError("a scripted device gives every process the same durations")
+    key = ("point", "block", "sample")
+    table = copy.table("samples").select(["process", *key, "arm", "duration_ns"]).to_pylist()
+    arm, last = arm_with(copy, "candidate"), subject(copy)["process"]
+    first = {
+        tuple(row[name] for name in key): row["duration_ns"]
+        for row in table
+        if (row["process"], row["arm"]) == (0, arm)
+    }
+    mine = [at for at, row in enumerate(table) if (row["process"], row["arm"]) == (last, arm)]
+    retime(copy, {at: first[tuple(table[at][name] for name in key)] for at in mine})
+
+
 @mutation(Reason.CACHE_NOT_COLD, reseal=True, applies_to=all_of(CUDA, having(cache="cold-rotate")))
 def cache_larger(copy: WorkingCopy) -> None:
     """The device's cache is larger than all weight copies together."""

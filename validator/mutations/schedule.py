@@ -82,7 +82,8 @@ def interrupted_and_never_resumed(copy: WorkingCopy) -> None:
 @mutation(Reason.PROCESS_MISSING, reseal=True, applies_to=with_rows("correctness"))
 def rows_of_a_stranger(copy: WorkingCopy) -> None:
     """A correctness row belongs to a process that no other table knows."""
-    copy.set_values("correctness", [0], process=1000)
+    last = len(copy.column("correctness", "process")) - 1
+    copy.set_values("correctness", [last], process=1000)
 
 
 @mutation(Reason.ROUTING_MISMATCH, reseal=True, applies_to=with_rows("routing"))
@@ -348,7 +349,8 @@ def telemetry_of_no_block(copy: WorkingCopy) -> None:
     index = table.schema.get_field_index("block")
     more = pa.array([copy.protocol()["schedule"]["blocks"] + 5], type=table.schema.field(index).type)
     copy.write_table(
-        "telemetry", pa.concat_tables([table, table.slice(0, 1).set_column(index, table.schema.field(index), more)])
+        "telemetry",
+        pa.concat_tables([table, table.slice(table.num_rows - 1).set_column(index, table.schema.field(index), more)]),
     )
 
 
