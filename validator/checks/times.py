@@ -23,6 +23,7 @@ import numpy as np
 
 from validator.checks.words import at_row, finding, rows_of
 from validator.findings import Finding
+from validator.reading.canonical import sha256
 from validator.reading.processes import ProcessRecord
 from validator.reading.rows import Segment, View
 from validator.reasons import Reason
@@ -116,7 +117,7 @@ def _waits(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Find
 
 def _repeated(view: View) -> Iterator[Finding]:
     """Find durations of an arm at a point that stand in two processes or attempts, one after the other."""
-    seen: dict[tuple[int, bytes], str] = {}
+    seen: dict[tuple[int, str], str] = {}
     for record, segment in view.records():
         if record.environment.device == "fake":
             continue
@@ -125,7 +126,7 @@ def _repeated(view: View) -> Iterator[Finding]:
             mine = duration[rows]
             if len(mine) < _LEAST_ROWS or len(np.unique(mine)) < _LEAST_VALUES:
                 continue
-            first = seen.setdefault((cell, mine.tobytes()), record.name)
+            first = seen.setdefault((cell, sha256(mine.tobytes())), record.name)
             if first != record.name:
                 point, arm = divmod(cell, len(view.rows.layout.arms))
                 where = f"{record.name} point={view.rows.layout.points[point]} arm={view.rows.layout.arms[arm]}"
