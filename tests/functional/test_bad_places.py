@@ -199,7 +199,7 @@ def test_a_run_folder_that_cannot_be_made(run_benchkit: Run, tmp_path: Path) -> 
         "run-protocol", DATA / "host.toml", "--synthetic", DATA / "fake-host.toml", "--out", tmp_path / "out"
     )
     place = re.escape(str(tmp_path / "out" / "fake-host"))
-    told = rf"benchkit: {place}/\.\S+\.partial: cannot be made \(Not a directory\); nothing was started\n"
+    told = rf"benchkit: {place}/\.\S+\.partial: cannot be made \(Not a directory\); give a place that can be written \(--out\); nothing was started\n"
     assert (done.returncode, bool(re.fullmatch(told, done.stderr))) == (2, True), done.stderr
 
 
@@ -245,6 +245,6 @@ def test_a_lock_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
-        f"benchkit: {tmp_path / 'x.lock'}: cannot be written (File too large)\n",
+        f"benchkit: {tmp_path / 'x.lock'}: cannot be written (File too large); give a place that can be\n",
     )
     assert [item.name for item in tmp_path.iterdir()] == ["x.toml"]
