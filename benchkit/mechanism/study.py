@@ -33,6 +33,7 @@ from benchkit.run.supervisor import (
     open_run,
     run_process,
     seal_run,
+    sealed_before,
 )
 from benchkit.units import MIB
 
@@ -97,6 +98,8 @@ class StudySession:
     def run(self, resumed: str | None, finish: Callable[[Path], object]) -> SealedRun:
         """Run every process that has not ended yet, and seal. InterruptedRunError holds the command that goes on."""
         locked = load_locked_study(self.protocol)
+        if resumed is not None and (sealed := sealed_before(locked, self.out, resumed)) is not None:
+            return sealed
         folder, planned = self._start(locked) if resumed is None else self._resume(locked, resumed)
         total = len(planned.processes)
         with resumable(self.protocol, self.out, folder), progress_bar(planned.protocol.id, total) as progress:
@@ -117,7 +120,7 @@ class StudySession:
     def _resume(self, locked: LockedStudy, run_id: str) -> tuple[RunFolder, StudyPlan]:
         folder = interrupted_run(locked, self.out, run_id)
         own = load_locked_study(folder.protocol_path)
-        check_same(own, locked, run_id)
+        check_same(own.digest, locked, run_id)
         planned = study_plan(own)
         note(folder, planned, "resume")
         return folder, planned

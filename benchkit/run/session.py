@@ -11,7 +11,7 @@ from benchkit.errors import InterruptedRunError, OutputError, StorageError
 from benchkit.protocol.lock import load_locked
 from benchkit.run.folder import RunFolder
 from benchkit.run.progress import progress_bar
-from benchkit.run.supervisor import RunRequest, SealedRun, execute, resume, start
+from benchkit.run.supervisor import RunRequest, SealedRun, execute, resume, sealed_before, start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,9 @@ class Session:
             A file of the run cannot be written; the text names it, and the command that goes on.
         """
         locked = load_locked(self.protocol)
+        if resumed is not None and (sealed := sealed_before(locked, self.out, resumed)) is not None:
+            finish(sealed.folder)
+            return sealed
         if resumed is None:
             request = RunRequest(out=self.out, exploratory=self.exploratory, script=self.script)
             folder, planned = start(locked, request)

@@ -2,7 +2,7 @@
 
 Rules (results/README.md, "Processes that end badly"):
 1. A failed worker stays failed; one that ended together with the supervisor is interrupted and its pair is run again, at most three times.
-2. Nothing appears under the final name before the bundle is complete: the rename is the last step.
+2. Nothing appears under the final name before the bundle is complete: the rename is the last step. A run that was killed after it is sealed.
 3. With locked looks the run ends at the first that shows the claim (protocols/README.md, "Statistics"); a resumed run looks again, at the
    same rows.
 4. A worker that finds another machine than the run needs ends the run, and its attempt is as if it had never been.
@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from benchkit.bundle.reader import Bundle
+from benchkit.bundle.reader import Bundle, bundle_table, open_sealed
 from benchkit.bundle.sign import check_signature, signature_path
 from benchkit.device.environment import git_state, machine_problems
 from benchkit.device.fake import read_script
@@ -143,7 +143,7 @@ def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, P
     """Open the working folder of an interrupted run and write the resumption into the ledger."""
     folder = interrupted_run(locked, out, run_id)
     own = load_locked(folder.protocol_path)
-    check_same(own, locked, run_id)
+    check_same(own.digest, locked, run_id)
     planned = plan(own)
     note(folder, planned, "resume")
     return folder, planned
@@ -162,12 +162,29 @@ def interrupted_run(locked: LockedProtocol | LockedStudy, out: Path, run_id: str
     return folder
 
 
-def check_same(own: LockedProtocol | LockedStudy, locked: LockedProtocol | LockedStudy, run_id: str) -> None:
-    """Refuse to resume a run by another protocol than the one that it was started with."""
-    if own.digest != locked.digest:
+def check_same(digest: str, locked: LockedProtocol | LockedStudy, run_id: str) -> None:
+    """Refuse to resume a run by another protocol than the one that it was started with, whose digest is given."""
+    if digest != locked.digest:
         raise BundleError(
-            f"{run_id} was started with protocol digest {own.digest}, found {locked.digest}; give the protocol that it was started with"
+            f"{run_id} was started with protocol digest {digest}, found {locked.digest}; give the protocol that it was started with"
         )
+
+
+def sealed_before(locked: LockedProtocol | LockedStudy, out: Path, run_id: str) -> SealedRun | None:
+    """The bundle of a run that was killed after its last rename; what is left of the working folder goes. None where the run is not sealed.
+
+    Raises
+    ------
+    BundleError
+        What lies under the final name is no sealed bundle of this protocol, or one of its files was changed.
+    """
+    folder = RunFolder.at(out, locked.protocol.id, run_id)
+    final = folder.root.parent / run_id
+    if not (folder.root.is_dir() and final.is_dir()):
+        return None
+    check_same(open_sealed(final).protocol_digest, locked, run_id)
+    folder.remove()
+    return _sealed(final)
 
 
 def execute(
@@ -199,11 +216,17 @@ def seal_run(folder: RunFolder, planned: AnyPlan, finish: Callable[[Path], objec
     settings = folder.settings()
     final = folder.root.parent / settings.run_id
     build_bundle(folder, planned, settings, finish).rename(final)
-    failed = [
-        a for process in planned.processes for a in folder.attempts(process.index)[-1:] if a.outcome.status == "failed"
-    ]
+    sealed = _sealed(final)
     folder.remove()
-    return SealedRun(folder=final, failed=tuple(f"process {a.process}: {a.outcome.reason}" for a in failed))
+    return sealed
+
+
+def _sealed(bundle: Path) -> SealedRun:
+    """A bundle in its place, and the processes whose last attempt failed."""
+    rows = bundle_table(bundle, "processes", ("process", "status", "reason")).to_pylist()
+    last = {row["process"]: row for row in rows}  # attempts stand in order
+    failed = (row for row in last.values() if row["status"] == "failed")
+    return SealedRun(folder=bundle, failed=tuple(f"process {row['process']}: {row['reason']}" for row in failed))
 
 
 @contextmanager

@@ -356,6 +356,27 @@ def test_three_interrupted_attempts_are_a_failure(tmp_path: Path, run_benchkit: 
     assert statuses[:4] == [(0, 0, "interrupted"), (0, 1, "interrupted"), (0, 2, "failed"), (1, 0, "ok")]
 
 
+def run_and_die(out: Path, patch: str, scripted: Path = DATA / "fake-host.toml") -> None:
+    """A run that is killed where ``patch`` says so."""
+    arguments = ["benchkit", "run-protocol", str(PROTOCOL), "--synthetic", str(scripted), "--out", str(out)]
+    killer = f"""
+import os, sys
+import benchkit.analysis.document as document
+import benchkit.cli
+import benchkit.run.collect as collect
+import benchkit.run.folder as folder
+import benchkit.run.ledger as ledger
+append = ledger.append
+def die(*a, **k):
+    os.kill(os.getpid(), 9)
+{patch}
+sys.argv = {arguments!r}
+benchkit.cli.main()
+"""
+    killed = subprocess.run([sys.executable, "-c", killer], capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
 @pytest.mark.parametrize("step", ["tables", "ledger", "manifest", "finish"])
 def test_killed_while_sealing_then_resume(tmp_path: Path, run_benchkit: Run, step: str) -> None:
     patches = {
@@ -364,29 +385,35 @@ def test_killed_while_sealing_then_resume(tmp_path: Path, run_benchkit: Run, ste
         "manifest": "collect.seal = die",
         "finish": "document.write_analysis = die",
     }
-    arguments = ["benchkit", "run-protocol", str(PROTOCOL), "--synthetic", str(DATA / "fake-host.toml"), "--out"]
-    killer = f"""
-import os, sys
-import benchkit.analysis.document as document
-import benchkit.cli
-import benchkit.run.collect as collect
-import benchkit.run.ledger as ledger
-append = ledger.append
-def die(*a, **k):
-    os.kill(os.getpid(), 9)
-{patches[step]}
-sys.argv = {[*arguments, str(tmp_path / "out")]!r}
-benchkit.cli.main()
-"""
-    killed = subprocess.run([sys.executable, "-c", killer], capture_output=True, text=True, timeout=60)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
     out = tmp_path / "out"
+    run_and_die(out, patches[step])
     assert list((out / "fake-host").glob("2*")) == []
     done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
     assert done.returncode == 0, done.stderr
     expected = ["start", "resume", "end"] if step in ("tables", "ledger") else ["start", "end", "resume", "end"]
     assert events(only_bundle(out)) == expected
     assert (only_bundle(out) / "analysis.json").exists()
+
+
+@pytest.mark.parametrize("left", ["everything", "nothing"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_killed_after_the_last_rename_then_resume(tmp_path: Path, run_benchkit: Run, left: str, fails: bool) -> None:
+    extra = '[[fail]]\nprocess = 1\nafter = 10\nhow = "error"\n' if fails else ""
+    out = tmp_path / "out"
+    run_and_die(out, "folder.RunFolder.remove = die", script(tmp_path, extra))
+    bundle, name = only_bundle(out), run_id(out)
+    (partial,) = (out / "fake-host").glob(".*.partial")
+    if left == "nothing":  # killed as its files were removed
+        shutil.rmtree(partial)
+        partial.mkdir()
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    ledger = (out / "fake-host" / "attempts.jsonl").read_bytes()
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", name)
+    assert (done.returncode, done.stderr) == ((1, "failed: process 1: scripted failure\n") if fails else (0, ""))
+    assert done.stdout.splitlines()[-2:] == [f"bundle: {bundle}", f"check it: validator report {bundle}"]
+    assert (out / "fake-host" / "attempts.jsonl").read_bytes() == ledger
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+    assert not partial.exists()
 
 
 def test_resume_refuses_another_protocol(tmp_path: Path, run_benchkit: Run) -> None:
