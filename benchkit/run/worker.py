@@ -78,7 +78,7 @@ class Worker:
                 result.append((arm, prepared))
             else:
                 result.append(ReadyArm(arm=arm, prepared=prepared))
-        return tuple(result)
+        return tuple(_with_its_baseline(entry, result) for entry in result)
 
     def _write_header(
         self, settings: RunSettings, ready: Mapping[str, tuple[ReadyArm | tuple[Arm, Support], ...]]
@@ -264,6 +264,16 @@ def first_wrong(output: FloatArray, expected: FloatArray, max_rel_error: float) 
 
 def _supported(arms: tuple[ReadyArm | tuple[Arm, Support], ...]) -> tuple[ReadyArm, ...]:
     return tuple(entry for entry in arms if isinstance(entry, ReadyArm))
+
+
+def _with_its_baseline(
+    entry: ReadyArm | tuple[Arm, Support], entries: list[ReadyArm | tuple[Arm, Support]]
+) -> ReadyArm | tuple[Arm, Support]:
+    """The entry; a control whose baseline is unsupported is unsupported, too: it controls nothing, and a dose needs the baseline's time."""
+    lacking = {other[0].name: other[1].reason for other in entries if isinstance(other, tuple)}
+    if isinstance(entry, tuple) or not entry.arm.role.is_control or entry.arm.of not in lacking:
+        return entry
+    return entry.arm, Support.no(f"its baseline {entry.arm.of} is unsupported: {lacking[entry.arm.of]}")
 
 
 def _telemetry(place: list[Any], edge: str, at: Reading) -> list[Any]:

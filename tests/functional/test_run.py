@@ -192,6 +192,24 @@ def test_unsupported_arm_makes_its_point_inconclusive(tmp_path: Path, run_benchk
     assert comparisons[1]["ratio"] is None
 
 
+def test_controls_are_unsupported_with_their_baseline(tmp_path: Path, run_benchkit: Run) -> None:
+    lacking = script(tmp_path, 'unsupported = ["base@batch=4"]')
+    done = run_benchkit("run-protocol", PROTOCOL, "--synthetic", lacking, "--out", tmp_path / "out")
+    assert done.returncode == 0
+    bundle = only_bundle(tmp_path / "out")
+    why = "its baseline base is unsupported: the script says so"
+    for row in rows(bundle, "processes"):
+        assert sorted(json.loads(str(row["unsupported"]))) == [
+            ["batch=4", "aa", why],
+            ["batch=4", "base", "the script says so"],
+            ["batch=4", "delayed", why],
+        ]
+    assert {r["arm"] for r in rows(bundle, "samples") if r["point"] == "batch=4"} == {"cand", "copy", "read"}
+    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    assert [reason["code"] for reason in report["reasons"]] == ["SYNTHETIC"]
+
+
 def start(arguments: list[str], errors: Path) -> "subprocess.Popen[bytes]":
     """Start ``benchkit run-protocol`` on the host protocol; its stderr goes to a file."""
     command = [sys.executable, "-m", "benchkit.cli", "run-protocol", str(PROTOCOL), *arguments]
