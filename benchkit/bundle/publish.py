@@ -1,7 +1,8 @@
 """``benchkit publish``: a sealed bundle to a place where others read it, by URL (results/README.md, "Sharing").
 
 Rules:
-1. The bundle goes to ``<URL>/<protocol id>/<run id>/``. Its own digests are checked before the first byte leaves.
+1. The bundle goes to ``<URL>/<protocol id>/<run id>/``: what its manifest lists, analysis.json and the signatures, whatever else lies there.
+   Its own digests are checked before the first byte leaves.
 2. manifest.json goes last: a place without it is no bundle, so an interrupted upload is none. Publishing again goes on.
 3. Nothing is overwritten. A member that is there already stays if it has the same bytes, and is refused if it has others.
 """
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchkit.bundle.reader import open_sealed
+from benchkit.bundle.reader import Sealed, open_sealed
 from benchkit.bundle.seal import ANALYSIS, MANIFEST
+from benchkit.bundle.sign import signature_path
 from benchkit.errors import BenchkitError, DataError
 
 SCHEMES = ("file", "s3")
@@ -47,7 +49,7 @@ def publish(run: Path, url: str) -> Published:
     files, root = _place(url)
     target = f"{root.rstrip('/')}/{bundle.protocol_id}/{bundle.run_id}"
     sent = present = 0
-    for name in _members(run):
+    for name in _members(bundle):
         if _send(files, run / name, f"{target}/{name}"):
             sent += 1
         else:
@@ -56,12 +58,11 @@ def publish(run: Path, url: str) -> Published:
     return Published(url=shown, sent=sent, present=present)
 
 
-def _members(run: Path) -> list[str]:
-    """All files in the order in which they are sent: claims and signatures before the manifest, which is last."""
-    names = sorted(path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file())
-    late = [name for name in names if name == ANALYSIS or name.endswith(".sig.json")]
-    early = [name for name in names if name not in late and name != MANIFEST and not name.startswith("report.")]
-    return [*early, *late, MANIFEST]
+def _members(bundle: Sealed) -> list[str]:
+    """What belongs to the bundle in the order in which it is sent: claims and signatures before the manifest, which is last."""
+    beside = (ANALYSIS, *(signature_path(Path(name)).name for name in (MANIFEST, "protocol.lock")))
+    late = [name for name in beside if (bundle.folder / name).is_file()]
+    return [*sorted(bundle.files), *late, MANIFEST]
 
 
 def _place(url: str) -> tuple[Any, str]:

@@ -39,13 +39,14 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """A sealed bundle of any kind whose files are those of its manifest, and whose protocol has the digest that it names."""
+    """A sealed bundle of any kind whose files are those of its manifest, and whose protocol has the digest that it names; ``files`` are the names listed."""
 
     folder: Path
     protocol_id: str
     protocol_digest: str
     run_id: str
     manifest_sha256: str
+    files: tuple[str, ...]
 
 
 def bundle_table(folder: Path, name: str, columns: tuple[str, ...] | None = None, *, flushed: bool = False) -> pa.Table:
@@ -117,6 +118,7 @@ def open_sealed(folder: Path) -> Sealed:
         protocol_digest=digest,
         run_id=run_id,
         manifest_sha256=file_sha256(path),
+        files=tuple(expected),
     )
 
 

@@ -34,6 +34,19 @@ def test_to_a_folder(fake_bundle: Path, tmp_path: Path, run_benchkit: Run) -> No
     assert f"(0 files sent, {len(names)} were there)" in again.stdout
 
 
+def test_only_what_belongs_to_the_bundle_is_sent(bundle_copy: Path, tmp_path: Path, run_benchkit: Run) -> None:
+    names = sorted(path.name for path in bundle_copy.iterdir())
+    (bundle_copy / "manifest.json.sig.json").write_text("{}", "utf-8")
+    for name in ("extra.txt", "report.html", "extra.sig.json", "inside/extra.txt"):
+        (bundle_copy / name).parent.mkdir(exist_ok=True)
+        (bundle_copy / name).write_text("x", "utf-8")
+    done = run_benchkit("publish", bundle_copy, tmp_path / "shared")
+    (target,) = (tmp_path / "shared").glob("*/*")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"published: {target} ({len(names) + 1} files sent, 0 were there)")
+    assert sorted(path.name for path in target.iterdir()) == sorted([*names, "manifest.json.sig.json"])
+
+
 def test_nothing_is_overwritten(fake_bundle: Path, tmp_path: Path, run_benchkit: Run) -> None:
     target = tmp_path / "shared" / place(fake_bundle)
     target.mkdir(parents=True)
