@@ -19,6 +19,7 @@ import click
 
 from benchkit import __version__
 from benchkit.errors import BenchkitError, InterruptedRunError, OutputError, printable
+from benchkit.mechanism.limits import MAX_BLOCK, MAX_EXPERTS, MAX_GRID, MAX_SIZE
 
 _PROTOCOL = click.argument("protocol", type=click.Path(path_type=Path))
 _OUT = click.option(
@@ -274,8 +275,8 @@ def mechanism() -> None:
 
 
 _ROUTES = click.argument("routes", metavar="FILE.parquet", type=click.Path(path_type=Path))
-_EXPERTS = click.option("--experts", type=click.IntRange(min=1), required=True, help="Experts of the layer.")
-_BLOCK = click.option("--block", type=click.IntRange(min=1), required=True, help="Rows of a block.")
+_EXPERTS = click.option("--experts", type=click.IntRange(1, MAX_EXPERTS), required=True, help="Experts of the layer.")
+_BLOCK = click.option("--block", type=click.IntRange(1, MAX_BLOCK), required=True, help="Rows of a block.")
 _POINT = click.option("--point", metavar="ID", help="The point, where the file holds several.")
 
 
@@ -340,13 +341,13 @@ def capture_plans(
 @_EXPERTS
 @_BLOCK
 @_POINT
-@click.option("--size-n", type=click.IntRange(min=1), required=True, help="Columns of the weight.")
-@click.option("--size-k", type=click.IntRange(min=1), required=True, help="Rows of the weight: the reduction.")
+@click.option("--size-n", type=click.IntRange(1, MAX_SIZE), required=True, help="Columns of the weight.")
+@click.option("--size-k", type=click.IntRange(1, MAX_SIZE), required=True, help="Rows of the weight: the reduction.")
 @click.option("--group", type=int, default=128, show_default=True, help="Rows that share a scale; -1 for all.")
 @click.option("--gpu", metavar="NAME", help="What the op chooses by itself there: rtx-3090 or h200.")
-@click.option("--thread-k", type=click.IntRange(min=1), help="K rows of a tile.")
-@click.option("--thread-n", type=click.IntRange(min=1), help="Columns of a tile.")
-@click.option("--grid", type=click.IntRange(min=1), help="CUDA blocks of the launch.")
+@click.option("--thread-k", type=click.IntRange(1, MAX_SIZE), help="K rows of a tile.")
+@click.option("--thread-n", type=click.IntRange(1, MAX_SIZE), help="Columns of a tile.")
+@click.option("--grid", type=click.IntRange(1, MAX_GRID), help="CUDA blocks of the launch.")
 def mechanism_schedule(
     routes: Path,
     experts: int,

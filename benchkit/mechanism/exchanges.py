@@ -6,6 +6,7 @@ Rules:
 3. The classes follow from the number of blocks: a routing with one block more moves all cut points.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchkit.errors import DataError
 from benchkit.fixture.alignment import Alignment
 from benchkit.kernels.marlin_schedule import Schedule, schedule
 from benchkit.kernels.marlin_selector import GPUS, select
+from benchkit.mechanism.limits import MAX_PAIRS, MAX_TILES, refuse_beyond
 from benchkit.mechanism.membership import align_file, heading, overflows
 
 
@@ -50,9 +52,9 @@ def exchanges(alignment: Alignment, plan: Schedule) -> tuple[Exchange, ...]:
     found = []
     for one in overflows(alignment):
         members = dict(zip(one.blocks, one.members, strict=True))
+        cuts = {block: plan.block_cuts(block) for block in one.blocks}
         for first, second in combinations(one.blocks, 2):
-            pairs = zip(plan.block_cuts(first), plan.block_cuts(second), strict=True)
-            tiles = sum(left != right for left, right in pairs)
+            tiles = sum(left != right for left, right in zip(cuts[first], cuts[second], strict=True))
             if tiles:
                 found.append(
                     Exchange(
@@ -103,6 +105,12 @@ def describe_schedule(path: Path, launch: Launch, *, experts: int, block: int, p
     """The lines of ``benchkit mechanism schedule``."""
     ids, alignment = align_file(path, experts, block, point)
     plan = plan_launch(launch, alignment, *ids.shape)
+    refuse_beyond(
+        MAX_TILES, plan.tiles, f"tiles of {plan.blocks} blocks x {plan.n_tiles} along N", "give a larger --thread-n"
+    )
+    of_experts = Counter(alignment.expert_ids.tolist()).values()
+    pairs = sum(blocks * (blocks - 1) // 2 for blocks in of_experts)
+    refuse_beyond(MAX_PAIRS, pairs, f"{path}: pairs of blocks of one expert", "give a larger --block, or fewer routes")
     counts = ", ".join(f"{name} {count}" for name, count in plan.counts().items())
     return [
         *heading(path, ids, alignment, experts),

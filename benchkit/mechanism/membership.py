@@ -18,9 +18,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchkit.errors import DataError
-from benchkit.fixture.alignment import SKIPPED, Alignment, align, fingerprint, native_is_fixed, small_batch_plan
+from benchkit.fixture.alignment import (
+    SKIPPED,
+    Alignment,
+    align,
+    capacity,
+    fingerprint,
+    native_is_fixed,
+    small_batch_plan,
+)
+from benchkit.mechanism.limits import MAX_ALIGNED, refuse_beyond
 from benchkit.protocol.files import open_regular
 
+_LN10 = math.log(10)
+_EXACT = 12  # decimal digits to which numbers of modes are shown exactly
 _COLUMNS = ("token", "slot", "expert")
 
 
@@ -36,6 +47,11 @@ class Overflow:
     def routes(self) -> int:
         """Routes of the expert."""
         return sum(map(len, self.members))
+
+    @property
+    def log10_ways(self) -> float:
+        """Decimal logarithm of ``ways``, which may have millions of digits."""
+        return (math.lgamma(self.routes + 1) - sum(math.lgamma(len(members) + 1) for members in self.members)) / _LN10
 
     @property
     def ways(self) -> int:
@@ -81,7 +97,10 @@ def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
             raise DataError(
                 f"{path}: {name}: expected integers without nulls, found {column.type}, {column.null_count} null(s)"
             )
-    token, slot, expert = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
+    try:
+        token, slot, expert = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
+    except OverflowError as error:
+        raise DataError(f"{path}: expected integers of at most 2^63 - 1, found a larger one") from error
     return _matrix(path, token, slot, expert)
 
 
@@ -106,6 +125,10 @@ def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64
 def align_file(path: Path, experts: int, block: int, point: str | None = None) -> tuple[NDArray[np.int64], Alignment]:
     """Ids and stable alignment of a file; DataError, naming it, on ids out of range too."""
     ids = read_ids(path, point)
+    rows = capacity(ids.size, experts, block)
+    refuse_beyond(
+        MAX_ALIGNED, rows, f"{path}: aligned rows of {ids.size} routes", "give a smaller --block, or fewer routes"
+    )
     try:
         return ids, align(ids, experts, block)
     except DataError as error:
@@ -154,8 +177,8 @@ def _verdict(ids: NDArray[np.int64], experts: int, alignment: Alignment, exceedi
             "it gives the stable mode" if same else f"it gives another mode than the stable one, {fingerprint(native)}"
         )
         return f"no: fewer than 1024 routes and at most 64 experts are ordered without atomics; {which}"
-    modes = math.prod(one.ways for one in exceeding)
-    shown = f"{modes}" if modes < 10**12 else f"about 10^{round(modes.bit_length() * math.log10(2))}"
+    digits = sum(one.log10_ways for one in exceeding)
+    shown = f"{math.prod(one.ways for one in exceeding)}" if digits < _EXACT else f"about 10^{round(digits)}"
     return f"yes, between {shown} modes: at {alignment.routes} routes and {experts} experts the op orders an expert's routes by atomics"
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from benchkit.cli import cli
 from benchkit.errors import DataError
 from benchkit.fixture.alignment import align, fingerprint, small_batch_plan, study_ids
 from benchkit.kernels.marlin_schedule import schedule
@@ -89,7 +91,7 @@ def test_native_order_without_atomics(write):
 
 def test_very_many_modes_are_given_as_a_power(write):
     lines = describe_membership(write(table_of(np.zeros((20_000, 1), dtype=np.int32))), experts=1, block=8)
-    assert "yes, between about 10^65824 modes: at 20000 routes and 1 experts" in lines[-2]
+    assert "yes, between about 10^65823 modes: at 20000 routes and 1 experts" in lines[-2]
 
 
 def test_points_and_order_of_rows(write):
@@ -132,6 +134,14 @@ IDS = np.array([[0, 1], [1, 2]])
         (table_of(IDS).slice(0, 0), "expected at least one route, found none"),
         (table_of(IDS).set_column(0, "token", pa.array([-1, 0, 1, 1])), "tokens and slots from 0, found -1"),
         (table_of(IDS).set_column(0, "token", pa.array([0, 0, 10**15, 10**15])), r"= 2000000000000002 routes, found 4"),
+        (
+            table_of(IDS).set_column(2, "expert", pa.array([2**64 - 1, 0, 0, 0], pa.uint64())),
+            "expected integers of at most 2\\^63 - 1, found a larger one",
+        ),
+        (
+            table_of(IDS).append_column("slot", pa.array([0, 1, 0, 1])),
+            "Multiple matches for FieldRef.Name.slot.",
+        ),
         (table_of(IDS + 3), "token 0, slot 1: expected experts 0 to 3, or -1 for a route of another device, found 4"),
     ],
 )
@@ -203,6 +213,47 @@ def test_launches_that_are_refused(study, launch, message):
 def command(*arguments):
     done = [sys.executable, "-m", "benchkit.cli", "mechanism", *map(str, arguments)]
     return subprocess.run(done, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "range_"),
+    [
+        ("--experts", 99999999999999999999, "1<=x<=65536"),
+        ("--experts", 2000000000, "1<=x<=65536"),
+        ("--block", 99999999999999999999, "1<=x<=1024"),
+        ("--size-n", 10000000000000, "1<=x<=1048576"),
+        ("--size-k", 1000000000000, "1<=x<=1048576"),
+        ("--thread-k", 99999999999999999999, "1<=x<=1048576"),
+        ("--thread-n", 99999999999999999999, "1<=x<=1048576"),
+        ("--grid", 99999999999999999999, "1<=x<=65536"),
+    ],
+)
+def test_options_have_upper_bounds(study, option, value, range_):
+    shared, gemm = {"--experts": 128, "--block": 8}, {"--size-n": 1536, "--size-k": 2048}
+    commands = {"schedule": shared | gemm} | ({"membership": shared} if option in shared else {})
+    for command, options in commands.items():
+        words = [str(word) for pair in (options | {option: value}).items() for word in pair]
+        done = CliRunner().invoke(cli, ["mechanism", command, str(study), *words])
+        assert done.exit_code == 2
+        assert done.output.endswith(f"Error: Invalid value for '{option}': {value} is not in the range {range_}.\n")
+
+
+def test_what_follows_from_options_and_routes_is_bounded(write):
+    routes = write(table_of(np.zeros((2904, 1), dtype=np.int32)))
+    launch = {"size_n": 1536, "size_k": 2048, "group": 128, "thread_k": 64, "thread_n": 128, "grid": 246}
+    for found, options, block, message in (
+        (describe_membership, (), 1024, "aligned rows of 2904 routes: expected at most 1048576, found 2973696; give a smaller --block, or fewer routes"),
+        (describe_schedule, (Launch(**launch),), 8, "pairs of blocks of one expert: expected at most 65536, found 65703; give a larger --block, or fewer routes"),
+    ):  # fmt: skip
+        with pytest.raises(DataError) as caught:
+            found(routes, *options, experts=65536, block=block)
+        assert str(caught.value) == f"{routes}: {message}"
+    with pytest.raises(DataError) as caught:
+        describe_schedule(routes, Launch(**launch | {"thread_n": 1}), experts=1, block=16)
+    assert (
+        str(caught.value)
+        == "tiles of 182 blocks x 1536 along N: expected at most 262144, found 279552; give a larger --thread-n"
+    )
 
 
 def test_the_commands(study):
