@@ -68,7 +68,7 @@ class MachineError(BenchkitError):
 
 
 class StorageError(MachineError):
-    """A disk is full, or cannot be written for another reason, in the middle of a run."""
+    """In the middle of a run a disk is full, cannot be written for another reason, or gives back other bytes than were written."""
 
 
 class WorkerError(BenchkitError):

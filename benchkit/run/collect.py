@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from benchkit.bundle.reader import Bundle
 from benchkit.bundle.schema import STUDY_TABLES, TABLES
 from benchkit.bundle.seal import MAX_ASSET_BYTES, External, SealRecord, seal
@@ -25,7 +27,9 @@ from benchkit.protocol.study import Study
 from benchkit.run import ledger
 from benchkit.run.folder import Attempt, RunFolder, RunSettings
 from benchkit.run.records import TENSORS, read_rows
+from benchkit.run.stored import damaged
 
+_NO_ROWS = (ValueError, TypeError, OverflowError, pa.ArrowException)  # what a table cannot be made of
 _EMPTY_SHA256 = hashlib.sha256(b"{}").hexdigest()  # of the environment of a worker that could not say more
 
 
@@ -117,7 +121,7 @@ def _write_tables(
         name: write_table(
             bundle,
             name,
-            (build_table(name, rows, flushed=flushed) for rows in _parts(name, plan, attempts, folder)),
+            (_table(name, *part, flushed=flushed) for part in _parts(name, plan, attempts, folder)),
             protocol_digest=plan.locked.digest,
             run_id=settings.run_id,
             flushed=flushed,
@@ -133,12 +137,20 @@ def _write_study(
         name: write_table(
             bundle,
             name,
-            [build_table(name, _study_rows(name, attempts, folder))],
+            [_study_table(name, attempts, folder)],
             protocol_digest=plan.locked.digest,
             run_id=settings.run_id,
         )
         for name in STUDY_TABLES
     }
+
+
+def _study_table(name: str, attempts: Sequence[Attempt], folder: Path) -> pa.Table:
+    """A table of a study; StorageError, naming the run's folder, where what was recorded is none."""
+    try:
+        return build_table(name, _study_rows(name, attempts, folder))
+    except (*_NO_ROWS, LookupError, OSError) as error:
+        raise damaged(folder, f"rows of {name}: {error}") from error
 
 
 def _study_rows(name: str, attempts: Sequence[Attempt], folder: Path) -> list[list[Any]]:
@@ -158,15 +170,24 @@ def _study_rows(name: str, attempts: Sequence[Attempt], folder: Path) -> list[li
     ]
 
 
-def _parts(name: str, plan: Plan, attempts: Sequence[Attempt], folder: Path) -> Iterator[list[list[Any]]]:
-    """The rows of a table, an attempt at a time."""
+def _table(name: str, source: Path, rows: list[list[Any]], *, flushed: bool) -> pa.Table:
+    """The rows that came from ``source`` as a table; StorageError, naming it, where they are none of this table."""
+    try:
+        return build_table(name, rows, flushed=flushed)
+    except _NO_ROWS as error:
+        raise damaged(source, f"rows of {name}: {error}") from error
+
+
+def _parts(name: str, plan: Plan, attempts: Sequence[Attempt], folder: Path) -> Iterator[tuple[Path, list[list[Any]]]]:
+    """The rows of a table, an attempt at a time, and where they come from."""
     if name == "processes":
-        yield [_process_row(attempt) for attempt in attempts]
+        yield folder, [_process_row(attempt) for attempt in attempts]
     elif name == "routing":
-        yield routing_rows(plan.protocol, folder)
+        yield folder, routing_rows(plan.protocol, folder)
     else:
         for attempt in attempts:
-            yield [[attempt.process, attempt.attempt, *row] for row in read_rows(attempt.records, name)]
+            rows = read_rows(attempt.records, name)
+            yield attempt.records, [[attempt.process, attempt.attempt, *row] for row in rows]
 
 
 def _process_row(attempt: Attempt) -> list[Any]:

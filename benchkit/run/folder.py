@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from benchkit.errors import BundleError
 from benchkit.protocol.files import write_text
 from benchkit.run.records import Header, read_end, read_header
+from benchkit.run.stored import damaged, stored
 
 MAX_ATTEMPTS = 3
 
@@ -24,7 +24,7 @@ MAX_ATTEMPTS = 3
 class Outcome:
     """How an attempt ended, as the supervisor saw it."""
 
-    status: str  # ok | failed | interrupted
+    status: Literal["ok", "failed", "interrupted"]
     reason: str | None
     started_utc: str
     ended_utc: str | None
@@ -92,12 +92,7 @@ class RunFolder:
     def settings(self) -> RunSettings:
         """Read ``run.json``."""
         path = self.root / "run.json"
-        try:
-            return RunSettings(**json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise BundleError(
-                f"{self.root}: expected an interrupted run, found none that can be read ({error})"
-            ) from error
+        return stored(RunSettings, _json(path), path)
 
     def write_settings(self, settings: RunSettings) -> None:
         """Write ``run.json``."""
@@ -126,16 +121,20 @@ class RunFolder:
             path.unlink()
 
     def attempts(self, process: int) -> list[Attempt]:
-        """All attempts of a process pair, in order."""
-        starts = sorted(self.root.glob(f"process-{process:05d}-attempt-*.started"), key=_attempt_number)
-        return [self._attempt(process, _attempt_number(path), path) for path in starts]
+        """All attempts of a process pair, in order; StorageError, naming the file, where one is damaged."""
+        stem = f"process-{process:05d}-attempt-"
+        starts = sorted(self.root.glob(f"{stem}*.started"))  # numbers of one digit: at most MAX_ATTEMPTS
+        for number, path in enumerate(starts):
+            if path.name != f"{stem}{number}.started":
+                raise damaged(path, f"expected {stem}{number}.started in its place")
+        return [self._attempt(process, number, path) for number, path in enumerate(starts)]
 
     def _attempt(self, process: int, attempt: int, started: Path) -> Attempt:
         records = self.records_path(process, attempt)
         path = self.root / f"process-{process:05d}-attempt-{attempt}.outcome.json"
-        started_utc = started.read_text("utf-8")
+        started_utc = _text(started)
         if path.exists():
-            outcome = Outcome(**json.loads(path.read_text("utf-8")))
+            outcome = stored(Outcome, _json(path), path)
         elif (end := read_end(records)) is not None:
             outcome = Outcome(status=end.status, reason=end.reason, started_utc=started_utc, ended_utc=None)
         else:
@@ -154,5 +153,15 @@ class RunFolder:
             self.root.parent.rmdir()
 
 
-def _attempt_number(path: Path) -> int:
-    return int(path.name.split("-attempt-")[1].split(".")[0])
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error

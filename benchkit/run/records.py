@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from benchkit.errors import OutputError
+from benchkit.run.stored import damaged, stored
 
 TENSORS = "tensors"  # folder of a study's run where each distinct tensor lies under its SHA-256
 
@@ -40,7 +41,7 @@ class Header:
 class End:
     """How a worker ended by itself."""
 
-    status: str
+    status: Literal["ok", "failed"]
     reason: str | None
 
 
@@ -85,28 +86,37 @@ class RecordWriter:
 def read_header(path: Path) -> Header | None:
     """The header of a worker's file; None where it wrote none."""
     record = next(_lines(path, "header"), None)
-    return None if record is None else Header(**record)
+    return None if record is None else stored(Header, record, path)
 
 
 def read_end(path: Path) -> End | None:
     """The end line of a worker's file; None where the worker did not end by itself."""
     record = next(_lines(path, "end"), None)
-    return None if record is None else End(**record)
+    return None if record is None else stored(End, record, path)
 
 
 def read_rows(path: Path, table: str) -> list[list[Any]]:
     """The rows of one table in a worker's file, in the order in which they were made."""
-    return [row for record in _lines(path, "rows", table) for row in record["rows"]]
+    found: list[list[Any]] = []
+    for record in _lines(path, "rows", table):
+        rows = record.get("rows")
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+            raise damaged(path, f"rows of {table}: {rows!r:.80}")
+        found += rows
+    return found
 
 
 def _lines(path: Path, kind: str, table: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a kind (and table); a missing file has none, and a line torn by a kill is no record."""
+    """The records of a kind (and table); a missing file has none, and a line torn by a kill is no record. StorageError on one that is no JSON."""
     start = json.dumps({"kind": kind} if table is None else {"kind": kind, "table": table}, separators=(",", ":"))[:-1]
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.startswith(start + ",") and line.endswith("\n"):
-                record = json.loads(line)
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise damaged(path, error) from error
                 del record["kind"]
                 yield record

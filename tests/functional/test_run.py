@@ -434,6 +434,52 @@ def test_killed_after_the_last_rename_then_resume(tmp_path: Path, run_benchkit: 
     assert not partial.exists()
 
 
+OUTCOME, RECORDS = "process-00000-attempt-0.outcome.json", "process-00000-attempt-0.jsonl"
+DAMAGE = {
+    "empty outcome": (OUTCOME, "", "Expecting value: line 1 column 1 (char 0)"),
+    "no key": (OUTCOME, "{}", "expected an object with status, reason, started_utc, ended_utc"),
+    "no object": (OUTCOME, "[]", "expected an object with status, reason, started_utc, ended_utc"),
+    "status": (OUTCOME, '{"status":"x","reason":null,"started_utc":"","ended_utc":""}', "status is 'x'"),
+    "stray": ("process-00000-attempt-y.started", "", "expected process-00000-attempt-1.started in its place"),
+    "settings": ("run.json", "{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    "header": (RECORDS, '{"kind":"header","problems":[]}\n', "expected an object with environment, environment_sha256, "
+               "fixture_sha256, clock, launch, event_order, clock_tick_ns, l2_bytes, copies, unsupported, binaries, problems"),
+    "end": (RECORDS, '{"kind":"end","status":1,"reason":null}\n', "status is 1"),
+    "line": (RECORDS, '{"kind":"rows","table":"samples",\n', "Expecting property name enclosed in double quotes: line 2 column 1 (char 34)"),
+    "rows": (RECORDS, '{"kind":"rows","table":"samples","rows":[1]}\n', "rows of samples: [1]"),
+    "row": (RECORDS, '{"kind":"rows","table":"samples","rows":[[1],[1,2]]}\n', "rows of samples: zip() argument 2 is longer than argument 1"),
+    "type": (RECORDS, '{"kind":"rows","table":"repeats","rows":[["a","b",99999999999,null,"c"]]}\n',
+             "rows of repeats: Value 99999999999 too large to fit in C integer type"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def killed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output folder of a run that was killed while its tables were written."""
+    out = tmp_path_factory.mktemp("killed") / "out"
+    run_and_die(out, "collect.write_table = die")
+    return out
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_folder_is_named_and_does_not_go_on(
+    tmp_path: Path, run_benchkit: Run, killed_run: Path, kind: str
+) -> None:
+    out = Path(shutil.copytree(killed_run, tmp_path / "out"))
+    (partial,) = (out / "fake-host").glob(".*.partial")
+    name, text, found = DAMAGE[kind]
+    if kind == "end":
+        (partial / "process-00000-attempt-0.outcome.json").unlink()
+    (partial / name).write_text(text, "utf-8")
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
+    told = (
+        f"benchkit: {partial / name}: expected a file as the run wrote it, found it damaged ({found}); "
+        "a damaged run does not go on: keep its folder for whoever asks, and start a new run\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", told)
+    assert list((out / "fake-host").glob("2*")) == []
+
+
 def test_resume_refuses_another_protocol(tmp_path: Path, run_benchkit: Run) -> None:
     run, out = start_slow_run(tmp_path)
     wait_for(lambda: running(out, 0))

@@ -243,7 +243,8 @@ def test_what_follows_from_options_and_routes_is_bounded(write):
     launch = {"size_n": 1536, "size_k": 2048, "group": 128, "thread_k": 64, "thread_n": 128, "grid": 246}
     for found, options, block, message in (
         (describe_membership, (), 1024, "aligned rows of 2904 routes: expected at most 1048576, found 2973696; give a smaller --block, or fewer routes"),
-        (describe_schedule, (Launch(**launch),), 8, "pairs of blocks of one expert: expected at most 65536, found 65703; give a larger --block, or fewer routes"),
+        (describe_schedule, (Launch(**launch),), 8,
+         "pairs of blocks of one expert: expected at most 65536, found 65703; give a larger --block, or fewer routes"),
     ):  # fmt: skip
         with pytest.raises(DataError) as caught:
             found(routes, *options, experts=65536, block=block)
