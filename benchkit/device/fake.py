@@ -10,13 +10,13 @@ The script is TOML and every key is optional: ``clock_tick_ns``, ``l2_bytes``, `
 sample of a ``cold-flush`` protocol, outside of its duration), ``pace_ms`` (real sleep per sample), ``[ns_per_call]`` arm or "arm@point" = ns,
 ``[process_ratio]`` arm = [factor per process], ``[throttle]`` point = reasons bit mask, ``unsupported = ["arm@point"]``, ``wrong = ["arm"]``
 (fails its correctness gate), ``wrong_replay = ["arm"]`` (fails it after the graph's replay), ``[[fail]]`` process, after (samples),
-how = error | exit | hang.
+how = error | exit | hang. Numbers are bounded when the script is read; a process whose virtual time runs out of int64 fails.
 """
 
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,10 @@ _DEFAULT_NS_PER_CALL = 100_000
 _HOST_OVERHEAD_NS = 3_000
 _POST_SYNC_NS = 2_000
 _PROCESS_APART_NS = 3600 * NS_PER_S
+_LAST_NS = 1 << 62  # of the virtual clock
+_MOST = {"clock_tick_ns": 10**9, "l2_bytes": 1 << 40, "jitter_ns": 10**12, "flush_ns": 10**12, "pace_ms": 60_000}
+_MOST_NS_PER_CALL, _MOST_RATIO, _MOST_BITS = 10**12, 1000, (1 << 63) - 1
+_FAILURES = ("error", "exit", "hang")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +55,63 @@ class FakeScript:
 
 
 def read_script(path: Path) -> FakeScript:
-    """Read a script file; ``DataError`` on an unknown key or no TOML."""
+    """Read a script file; ``DataError`` on no TOML, an unknown key, or a value that is out of bounds or of another kind."""
     document: Mapping[str, Any] = parse_toml(
         read_small(path, most=TOML_BYTES, what="a script of the fake device"), str(path)
     )
     try:
-        return FakeScript(**document)
+        script = FakeScript(**document)
     except TypeError as error:
         raise DataError(f"{path}: expected a script of the fake device, found: {error}") from error
+    for problem in _problems(script):
+        raise DataError(f"{path}: {problem}; mend the script")
+    return script
+
+
+def _problems(script: FakeScript) -> Iterator[str]:
+    """What the fake device cannot do, in the order of the keys."""
+    for name, most in _MOST.items():
+        yield from _number(name, getattr(script, name), low=1 if name == "clock_tick_ns" else 0, most=most)
+    for name, most, low in (("ns_per_call", _MOST_NS_PER_CALL, 1), ("throttle", _MOST_BITS, 0)):
+        table = getattr(script, name)
+        if not isinstance(table, dict):
+            yield f"{name}: expected a table, found {table!r:.80}"
+            continue
+        for key, value in table.items():
+            yield from _number(f"{name}.{key}", value, low=low, most=most)
+    if not isinstance(script.process_ratio, dict):
+        yield f"process_ratio: expected a table, found {script.process_ratio!r:.80}"
+        return
+    for arm, ratios in script.process_ratio.items():
+        good = isinstance(ratios, list) and all(_is_ratio(ratio) for ratio in ratios)
+        if not good:
+            yield f"process_ratio.{arm}: expected an array of numbers above 0 and at most {_MOST_RATIO}, found {ratios!r:.80}"
+    for name in ("unsupported", "wrong", "wrong_replay"):
+        value = getattr(script, name)
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            yield f"{name}: expected an array of strings, found {value!r:.80}"
+    if not isinstance(script.fail, list | tuple):
+        yield f"fail: expected an array of tables, found {script.fail!r:.80}"
+        return
+    for failure in script.fail:
+        if (
+            not isinstance(failure, dict)
+            or set(failure) != {"process", "after", "how"}
+            or failure["how"] not in _FAILURES
+        ):
+            yield f"fail: expected process, after and how ({', '.join(_FAILURES)}), found {failure!r:.80}"
+            return
+        for name in ("process", "after"):
+            yield from _number(f"fail.{name}", failure[name], low=0, most=_MOST_BITS)
+
+
+def _number(name: str, value: object, *, low: int, most: int) -> Iterator[str]:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
+        yield f"{name}: expected an integer from {low} to {most}, found {value!r:.80}"
+
+
+def _is_ratio(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +231,8 @@ class FakeTimer:
         end = start + duration + (_HOST_OVERHEAD_NS if events else 0)
         post = _POST_SYNC_NS if events else 0
         device.now_ns = end + post + 1_000
+        if device.now_ns > _LAST_NS:
+            raise WorkerError(f"the script's virtual time exceeds {_LAST_NS} ns; give shorter durations")
         return Timing(
             duration_ns=duration,
             host_start_ns=start,

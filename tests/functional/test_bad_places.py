@@ -192,6 +192,39 @@ def test_a_script_that_is_none_starts_nothing(run_benchkit: Run, tmp_path: Path,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("flush_ns = 9000000000000000000", "flush_ns: expected an integer from 0 to 1000000000000, found 9000000000000000000"),
+        ("ns_per_call.base = 9000000000000000000", "ns_per_call.base: expected an integer from 1 to 1000000000000, found 9000000000000000000"),
+        ("ns_per_call = 1", "ns_per_call: expected a table, found 1"),
+        ("l2_bytes = 9000000000000000000", "l2_bytes: expected an integer from 0 to 1099511627776, found 9000000000000000000"),
+        ("clock_tick_ns = 0", "clock_tick_ns: expected an integer from 1 to 1000000000, found 0"),
+        ("jitter_ns = 1.5", "jitter_ns: expected an integer from 0 to 1000000000000, found 1.5"),
+        ("throttle.x = -1", "throttle.x: expected an integer from 0 to 9223372036854775807, found -1"),
+        ("process_ratio.cand = [1, nan]", "process_ratio.cand: expected an array of numbers above 0 and at most 1000, found [1, nan]"),
+        ("wrong = 'cand'", "wrong: expected an array of strings, found 'cand'"),
+        ("[[fail]]\nprocess = 1", "fail: expected process, after and how (error, exit, hang), found {'process': 1}"),
+    ],
+)  # fmt: skip
+def test_values_that_no_script_may_have(run_benchkit: Run, tmp_path: Path, text: str, problem: str) -> None:
+    script = tmp_path / "script.toml"
+    script.write_text(text + "\n", "utf-8")
+    done = run_benchkit("run-protocol", DATA / "host.toml", "--synthetic", script, "--out", tmp_path / "out")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"benchkit: {script}: {problem}; mend the script\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_virtual_time_that_runs_out_fails_the_process(run_benchkit: Run, tmp_path: Path) -> None:
+    script = tmp_path / "script.toml"
+    longest = "".join(f"{arm} = {[1000] * 5}\n" for arm in ("base", "cand", "aa", "delayed", "copy", "read"))
+    calls = "".join(f"{arm} = 1000000000000\n" for arm in ("base", "cand", "copy", "read"))
+    script.write_text(f"[ns_per_call]\n{calls}[process_ratio]\n{longest}", "utf-8")
+    done = run_benchkit("run-protocol", DATA / "host.toml", "--synthetic", script, "--out", tmp_path / "out")
+    reason = "the script's virtual time exceeds 4611686018427387904 ns; give shorter durations"
+    assert (done.returncode, done.stderr) == (1, "".join(f"failed: process {n}: {reason}\n" for n in range(5)))
+
+
 def test_a_run_folder_that_cannot_be_made(run_benchkit: Run, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "fake-host").touch()
