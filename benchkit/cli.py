@@ -222,8 +222,10 @@ def power(
 def calibrate(quick: bool, out: Path | None) -> None:
     """Simulate experiments with a known truth: does the method keep its promise? Exit code 1 if a rate is out of band."""
     from benchkit.calibration.study import FULL, QUICK, study
-    from benchkit.calibration.table import failed, markdown, write_tables
+    from benchkit.calibration.table import failed, markdown, refuse_place, write_tables
 
+    if out is not None:
+        refuse_place(out)
     grid = QUICK if quick else FULL
     cells = study(grid, lambda line: _say(line, err=True))
     _say(markdown(grid, cells).removesuffix("\n"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchkit.calibration.nulls import NAMES
 from benchkit.calibration.study import TIMES, Cell, Grid
-from benchkit.errors import DataError
+from benchkit.errors import DataError, OutputError
 from benchkit.protocol.files import write_text
 
 SCHEMA = "benchkit.calibration/1"
@@ -121,14 +121,23 @@ def _shown(cell: Cell) -> str:
     return f"**{text}**" if cell.status == "fail" else text
 
 
-def write_tables(grid: Grid, cells: Sequence[Cell], file: Path) -> tuple[Path, Path]:
-    """Write ``file`` (JSON) and the Markdown beside it."""
+def refuse_place(file: Path) -> None:
+    """Raise DataError where the tables could not be written to ``file``: known before hours of simulation."""
     if file.suffix != ".json":
         raise DataError(
             f"--out: expected a file name that ends in .json (the Markdown goes beside it), found {file.name}"
         )
+    for path in (file, file.with_suffix(".md")):
+        try:
+            path.with_name(path.name + ".tmp").touch()
+            path.with_name(path.name + ".tmp").unlink()
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written ({error.strerror}); give a place that can be") from error
+
+
+def write_tables(grid: Grid, cells: Sequence[Cell], file: Path) -> tuple[Path, Path]:
+    """Write ``file`` (JSON) and the Markdown beside it."""
     beside = file.with_suffix(".md")
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(document(grid, cells), indent=1, allow_nan=False) + "\n")
     write_text(beside, markdown(grid, cells))
     return file, beside

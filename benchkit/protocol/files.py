@@ -58,7 +58,10 @@ def read_small(path: Path, *, most: int, what: str) -> bytes:
         It is no regular file, cannot be read, or is larger.
     """
     with open_regular(path, what) as file:
-        data = file.read(most + 1)
+        try:
+            data = file.read(most + 1)
+        except OSError as error:
+            raise DataError(f"{path}: expected {what}, found none that can be read ({error.strerror})") from error
     if len(data) > most:
         raise DataError(f"{path}: expected {what} of at most {most} bytes, found more")
     return data

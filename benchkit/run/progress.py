@@ -1,4 +1,4 @@
-"""What a run shows while it lasts: a bar with the remaining time on a terminal, nothing elsewhere."""
+"""What a run shows while it lasts: a bar with the remaining time on a terminal that takes escape sequences, nothing elsewhere."""
 
 import os
 import sys
@@ -17,15 +17,15 @@ class _Silent:
 
 @contextmanager
 def progress_bar(title: str, total: int) -> Iterator[Progress]:
-    """A progress bar on stderr over ``total`` samples; silent where stderr is no terminal."""
-    if not sys.stderr.isatty():
+    """A progress bar on stderr over ``total`` samples; silent where stderr is no terminal, or with NO_COLOR (not empty) or TERM=dumb."""
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         yield _Silent()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
+    console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,6 +1,7 @@
 """Bad input and bad places, by the real command line: one message, its exit code, no traceback, nothing half-written."""
 
 import os
+import pty
 import re
 import resource
 import shutil
@@ -100,6 +101,44 @@ def test_what_is_no_protocol_file(run_benchkit: Run, tmp_path: Path, kind: str) 
     for command in ("check", "lock", "plan"):
         done = run_benchkit(command, path)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"benchkit: {path}: expected {expected}\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no such file here")
+def test_a_file_that_opens_and_cannot_be_read(run_benchkit: Run) -> None:
+    told = "benchkit: /proc/self/mem: expected a protocol file, found none that can be read (Input/output error)\n"
+    for command in ("check", "lock", "plan"):
+        done = run_benchkit(command, "/proc/self/mem")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+
+
+def test_a_calibration_that_cannot_be_written_is_not_begun(run_benchkit: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, reason in (("absent/x.json", "No such file or directory"), ("file/x.json", "Not a directory")):
+        done = run_benchkit("calibrate", "--quick", "--out", tmp_path / place)
+        told = f"benchkit: {tmp_path / place}: cannot be written ({reason}); give a place that can be\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    done = run_benchkit("calibrate", "--quick", "--out", tmp_path / "x.txt")
+    told = "benchkit: --out: expected a file name that ends in .json (the Markdown goes beside it), found x.txt\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "escapes"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": ""}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)  # fmt: skip
+def test_a_terminal_that_wants_no_escapes_gets_none(surroundings: dict[str, str], escapes: bool) -> None:
+    program = (
+        "from benchkit.run.progress import progress_bar\nwith progress_bar('title', 9) as bar:\n    bar.advance_to(9)\n"
+    )
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    ours, theirs = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", program], stderr=theirs, env=inherited | surroundings, timeout=60)
+    os.write(theirs, b"end")
+    shown = os.read(ours, 1 << 16)
+    os.close(ours)
+    os.close(theirs)
+    assert (done.returncode, b"\x1b" in shown, b"title" in shown) == (0, escapes, escapes)
 
 
 def test_routes_from_a_pipe(run_benchkit: Run, tmp_path: Path) -> None:

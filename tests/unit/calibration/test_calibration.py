@@ -14,8 +14,8 @@ from benchkit.calibration import study as study_module
 from benchkit.calibration.methods import Level, rejections
 from benchkit.calibration.nulls import NULLS, Medians, quantised, simulate
 from benchkit.calibration.study import AGAIN, FULL, QUICK, Cell, Grid, settled, study
-from benchkit.calibration.table import document, failed, markdown, write_tables
-from benchkit.errors import DataError
+from benchkit.calibration.table import document, failed, markdown, refuse_place, write_tables
+from benchkit.errors import DataError, OutputError
 from benchkit.statistics.bootstrap import bootstrap_bounds, key_from_text
 from benchkit.statistics.interval import paired_interval
 from benchkit.statistics.noninferiority import SHOWN, decide
@@ -242,7 +242,7 @@ def test_a_bad_method_is_found_out_by_its_second_simulation_too(monkeypatch: pyt
 
 
 def test_tables(small: tuple[Cell, ...], tmp_path: Path) -> None:
-    file, beside = write_tables(SMALL, small, tmp_path / "new" / "small.json")
+    file, beside = write_tables(SMALL, small, tmp_path / "small.json")
     written = json.loads(file.read_text("utf-8"))
     assert written == document(SMALL, small)
     assert (written["schema"], written["grid"], sum(written["counts"].values())) == (
@@ -255,7 +255,9 @@ def test_tables(small: tuple[Cell, ...], tmp_path: Path) -> None:
     assert "| method | S1 | S2 | S3 | S4 | S5 | S5a | S6 | S7 |" in text
     assert text.count("**") == 2 * len(failed(small)) + 2
     with pytest.raises(DataError, match=r"--out: expected a file name that ends in \.json"):
-        write_tables(SMALL, small, tmp_path / "small.csv")
+        refuse_place(tmp_path / "small.csv")
+    with pytest.raises(OutputError, match=r"cannot be written \(No such file or directory\); give a place that can be$"):
+        refuse_place(tmp_path / "absent" / "small.json")
 
 
 def test_the_published_quick_tables_hold() -> None:
