@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 from scipy.stats import kendalltau
 
+from validator.findings import Comparison
+from validator.reading.model import Pairing, Statistics
 from validator.recompute import sensitivity as module
+from validator.recompute.family import SHOWN, judge_family
 from validator.recompute.looks import look_alphas
 from validator.recompute.measure import quantile
-from validator.recompute.numbers import equivalence
+from validator.recompute.numbers import compared, equivalence
+from validator.recompute.pairing import Pair
 from validator.recompute.philox import indices, philox, stream
 from validator.recompute.sensitivity import (
     REPLICATES,
@@ -238,9 +243,33 @@ def test_t_quantiles() -> None:
         assert (math.log(upper) - found.mean) / found.error == pytest.approx(expected[key], rel=rel)
 
 
-def test_intersection_union_and_robust_median() -> None:
+def claimed(p: float, rules: Statistics) -> tuple[Comparison, Pair]:
+    """A comparison of six pairs whose test of non-inferiority has this p-value."""
+    spread = [-0.02, -0.01, -0.005, 0.0, 0.015, 0.02]  # mean 0
+    shift = math.log1p(rules.margin) + moments(spread).error * float(stdtrit(len(spread) - 1, p))
+    logs = tuple(value + shift for value in spread)
+    found = estimate(LogRatios(plain=logs), alpha=rules.alpha, margin=rules.margin)
+    pair = Pair(point="mib=1", arm="cand", other="base", processes=tuple(range(len(logs))), log_ratios=logs,
+                estimate=found, fineness=None, guarded=False)  # fmt: skip
+    locked = Pairing(candidate="cand", baseline="base", claim="non_inferior")
+    return compared(locked, pair, (), rules=rules, alpha=rules.alpha, digest="0" * 64), pair
+
+
+def test_all_points_is_an_intersection_union_test() -> None:
+    """The family is shown at a level just above the largest p-value, and not just below it; p-values a twentieth of R's, for levels in use."""
     inputs, expected, rel = case("padjust_bh1995_25")
-    assert max(inputs["p"]) == pytest.approx(expected["iut"], rel=rel)
+    for away, shown in ((1e-6, True), (-1e-6, False)):
+        rules = Statistics(alpha=expected["iut"] / 20 + away, margin=0.02, gatekeeping=True)
+        family = judge_family(rules, [claimed(p / 20, rules) for p in inputs["p"]], alpha=rules.alpha)
+        assert family.members is not None
+        found = [20 * m.p_non_inferior_adjusted for m in family.members]
+        assert found == pytest.approx(inputs["p"], rel=rel)
+        assert (family.comparisons, family.verdict in SHOWN) == (25, shown)
+        assert sum(m.verdict not in SHOWN for m in family.members) == (0 if shown else 1)
+
+
+def test_holm_and_robust_median() -> None:
+    inputs, expected, rel = case("padjust_bh1995_25")
     assert holm(inputs["p"]) == pytest.approx(expected["holm"], rel=rel)
     inputs, expected, rel = case("robust_scale")
     assert median(inputs["x"]) == pytest.approx(expected["median"], rel=rel)

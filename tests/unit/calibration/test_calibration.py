@@ -256,7 +256,9 @@ def test_tables(small: tuple[Cell, ...], tmp_path: Path) -> None:
     assert text.count("**") == 2 * len(failed(small)) + 2
     with pytest.raises(DataError, match=r"--out: expected a file name that ends in \.json"):
         refuse_place(tmp_path / "small.csv")
-    with pytest.raises(OutputError, match=r"cannot be written \(No such file or directory\); give a place that can be$"):
+    with pytest.raises(
+        OutputError, match=r"cannot be written \(No such file or directory\); give a place that can be$"
+    ):
         refuse_place(tmp_path / "absent" / "small.json")
 
 
