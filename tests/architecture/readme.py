@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
@@ -14,13 +15,22 @@ def help_text(tool: str, *command: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def commands(tool: str, *above: str) -> Iterator[tuple[str, ...]]:
+    """Every command of a tool, sub-commands in place of their group."""
+    _, found, listed = help_text(tool, *above).partition("Commands:")
+    if not found:
+        yield above
+    for name in re.findall(r"^  (\S+)", listed, flags=re.MULTILINE):
+        yield from commands(tool, *above, name)
+
+
 def section() -> str:
     """The commands of both tools."""
-    parts = []
-    for tool in ("benchkit", "validator"):
-        overview = help_text(tool)
-        names = re.findall(r"^  (\S+)", overview[overview.index("Commands:") :], flags=re.MULTILINE)
-        parts += ["```\n" + help_text(tool, name) + "\n```" for name in names]
+    parts = [
+        "```\n" + help_text(tool, *command) + "\n```"
+        for tool in ("benchkit", "validator")
+        for command in commands(tool)
+    ]
     return "<!-- commands -->\n\n" + "\n\n".join(parts) + "\n\n<!-- end of commands -->"
 
 
