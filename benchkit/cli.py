@@ -307,7 +307,9 @@ def membership(routes: Path, experts: int, block: int, point: str | None) -> Non
     "--order", "orders", type=click.Path(path_type=Path), multiple=True, help="A captured order, *.json; give two."
 )
 @click.option("--native", is_flag=True, help="Capture two native orders on this machine's GPU instead.")
-@click.option("--hidden-size", type=click.IntRange(min=1), default=2048, show_default=True, help="Width of the input.")
+@click.option(
+    "--hidden-size", type=click.IntRange(1, MAX_SIZE), default=2048, show_default=True, help="Width of the input."
+)
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="The plans asset to write, *.json.")
 def capture_plans(
     routes: Path,

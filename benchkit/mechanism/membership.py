@@ -122,13 +122,16 @@ def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64
     return ids, weights.reshape(ids.shape)
 
 
+def refuse_many_rows(path: Path, routes: int, experts: int, block: int) -> None:
+    """Raise DataError where so many routes could have more aligned rows than are looked at."""
+    rows, what = capacity(routes, experts, block), f"{path}: aligned rows of {routes} routes"
+    refuse_beyond(MAX_ALIGNED, rows, what, "give a smaller --block, or fewer routes")
+
+
 def align_file(path: Path, experts: int, block: int, point: str | None = None) -> tuple[NDArray[np.int64], Alignment]:
     """Ids and stable alignment of a file; DataError, naming it, on ids out of range too."""
     ids = read_ids(path, point)
-    rows = capacity(ids.size, experts, block)
-    refuse_beyond(
-        MAX_ALIGNED, rows, f"{path}: aligned rows of {ids.size} routes", "give a smaller --block, or fewer routes"
-    )
+    refuse_many_rows(path, ids.size, experts, block)
     try:
         return ids, align(ids, experts, block)
     except DataError as error:

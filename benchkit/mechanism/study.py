@@ -12,7 +12,7 @@ from benchkit.fixture.captured import captured_problems, link_arrays
 from benchkit.fixture.plans import Plans, capture
 from benchkit.fixture.traffic import asset_path
 from benchkit.kernels.engines import ENGINES, engine_sources
-from benchkit.mechanism.membership import read_routing
+from benchkit.mechanism.membership import read_routing, refuse_many_rows
 from benchkit.mechanism.native_order import Captured, native_orders
 from benchkit.mechanism.orders import load_plans, tile_schedule
 from benchkit.plan import StudyPlan, study_plan, study_plan_digest, study_schedule
@@ -134,6 +134,7 @@ def capture_plans(
     Each file is a JSON array of routes: the order in which they arrived, or what the op left in sorted_token_ids (padding included).
     """
     ids, weights = read_routing(routing, point)
+    refuse_many_rows(routing, ids.size, experts, block)
     captured: Captured
     if orders:
         captured = {f"P{index}": (_order(path), f"captured order {path.name}") for index, path in enumerate(orders)}

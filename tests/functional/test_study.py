@@ -149,6 +149,11 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     ]
     checked = run("validator", "report", bundle, "--format", "json")
     assert json.loads(checked.stdout)["validity"] == "VALID"
+    partial, ledger = tmp_path / "study" / f".{run_id}.partial", (tmp_path / "study" / "attempts.jsonl").read_bytes()
+    partial.mkdir()  # as left by a kill after the last rename
+    again_done = run("benchkit", "run-protocol", SMALL, "--out", tmp_path, "--resume", run_id)
+    assert (again_done.returncode, again_done.stdout, again_done.stderr) == (0, done.stdout, "")
+    assert (partial.exists(), (tmp_path / "study" / "attempts.jsonl").read_bytes()) == (False, ledger)
     assert run("benchkit", "run-protocol", SMALL, "--out", tmp_path, "--synthetic", SMALL).returncode == 2
 
 

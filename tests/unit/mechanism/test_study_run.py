@@ -256,3 +256,25 @@ def test_the_command_writes_what_is_locked(tmp_path):
         2,
         f"benchkit: {tmp_path / 'P1.json'}: expected a JSON array of integers, the routes in their order\n",
     )
+
+
+def test_more_routes_than_are_looked_at_are_refused(tmp_path):
+    token, slot = np.divmod(np.arange(2048), 4)
+    weight = pa.array(np.full(2048, 0.25), pa.float32())
+    path = tmp_path / "routing.parquet"
+    pq.write_table(pa.table({"token": token, "slot": slot, "expert": slot, "weight": weight}), path)
+    command = [
+        sys.executable,
+        "-m",
+        "benchkit.cli",
+        "mechanism",
+        "capture-plans",
+        str(path),
+        "--output",
+        str(tmp_path / "made.json"),
+    ]
+    options = ["--experts", "65536", "--block", "1024", "--order=absent0.json", "--order=absent1.json"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    told = f"benchkit: {path}: aligned rows of 2048 routes: expected at most 1048576, found 2097152; give a smaller --block, or fewer routes\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
+    assert not (tmp_path / "made.json").exists()
