@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/validator report "$$(ls -d runs/moe-decode-cpu/2* | tail -n 1)"
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .

@@ -126,7 +126,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         str(target),
     ]
     done = subprocess.run(["bash", "-c", line, "bash", *command], capture_output=True, text=True, timeout=60)
-    told = f"Error: --output {target}: cannot be written (File too large)"
+    told = f"Error: --output {target}: cannot be written (File too large); give a place that can be"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, told)
     assert target.read_text() == "the report before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "r.txt"]

@@ -315,8 +315,8 @@ def _flip_bit(copy: WorkingCopy) -> None:
 
 @mutation(Reason.EXTRA_FILE, reseal=True)
 def lookalike_listed(copy: WorkingCopy) -> None:
-    """Another table of samples, its name with a Cyrillic letter, is sealed beside the real one."""
-    copy.path("s\u0430mples.parquet").write_bytes(copy.path("samples.parquet").read_bytes())
+    """Another table of processes, its name with a Cyrillic letter, is sealed beside the real one."""
+    copy.path("pr\u043ecesses.parquet").write_bytes(copy.path("processes.parquet").read_bytes())
 
 
 MUTATIONS = collected(globals())
