@@ -64,7 +64,8 @@ def compile_cubin(source: str, *, name: str, arch: str, options: tuple[str, ...]
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", *options]
     try:
         done = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
-        log_bytes = b" " * int(checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize"))
+        # NVRTC writes into the bytes: never into the one object that Python keeps for each single byte, which an empty log would be given
+        log_bytes = b" " * (1 + int(checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")))
         checked(nvrtc.nvrtcGetProgramLog(program, log_bytes), "nvrtcGetProgramLog")
         log = log_bytes.decode(errors="replace").strip("\0 \n")
         if int(done[0]) != 0:
