@@ -9,12 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
-from benchkit.errors import BenchkitError, MachineError, OutputError
+from benchkit.errors import MachineError, OutputError
 from benchkit.fixture.plans import Plans
 from benchkit.kernels.engines import engine_sources
 from benchkit.mechanism.engine import EngineFacts, make_engine
@@ -22,8 +21,8 @@ from benchkit.mechanism.orders import load_plans
 from benchkit.mechanism.trajectory import Trajectory, plan_sha256, tensor_bytes, tensor_sha256
 from benchkit.plan import PlannedRun, study_plan
 from benchkit.protocol.study import STEPS, SURFACES, Study, load_locked_study
-from benchkit.run.child import NOT_WRITTEN, die_with, run_identity
-from benchkit.run.records import TENSORS, End, Header, RecordWriter
+from benchkit.run.child import die_with, recorded, run_identity
+from benchkit.run.records import TENSORS, Header, RecordWriter
 
 
 def run(study: Study, plans: Plans, planned: PlannedRun, folder: Path, writer: RecordWriter) -> None:
@@ -104,20 +103,11 @@ def main(arguments: list[str]) -> int:
     folder, process, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     locked = load_locked_study(folder / "protocol.toml")
     study, planned = locked.protocol, study_plan(locked).processes[process]
-    try:
-        with RecordWriter(folder / f"process-{process:05d}-attempt-{attempt}.jsonl") as writer:
-            try:
-                run(study, load_plans(study, folder / study.plans.path), planned, folder, writer)
-                writer.end(End(status="ok", reason=None))
-            except (MachineError, OutputError):
-                raise
-            except BenchkitError as error:
-                writer.end(End(status="failed", reason=str(error)))
-    except (MachineError, OutputError) as error:
-        with suppress(OSError):  # the log may stand on the same full disk
-            print(error, file=sys.stderr, flush=True)
-        return NOT_WRITTEN if isinstance(error, OutputError) else error.exit_code
-    return 0
+
+    def work(writer: RecordWriter) -> None:
+        run(study, load_plans(study, folder / study.plans.path), planned, folder, writer)
+
+    return recorded(folder / f"process-{process:05d}-attempt-{attempt}.jsonl", work)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +25,17 @@ import numpy as np
 from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
 from benchkit.device.fake import read_script
 from benchkit.device.ports import Reading, Timer
-from benchkit.errors import BenchkitError, MachineError, OutputError, WorkerError
+from benchkit.errors import MachineError, WorkerError
 from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.plan import PlannedBlock, PlannedPoint, plan
 from benchkit.protocol.lock import load_locked
 from benchkit.protocol.model import Arm, Point, Protocol, Role
 from benchkit.run.bench import Bench
-from benchkit.run.child import NOT_WRITTEN, die_with, run_identity
+from benchkit.run.child import die_with, recorded, run_identity
 from benchkit.run.fake_bench import FakeBench
 from benchkit.run.folder import RunFolder, RunSettings
 from benchkit.run.locking import arm_sources
-from benchkit.run.records import End, Header, RecordWriter
+from benchkit.run.records import Header, RecordWriter
 from benchkit.units import NS_PER_MS, FloatArray
 
 DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
@@ -298,21 +297,12 @@ def main(arguments: list[str]) -> int:
     settings = folder.settings()
     locked = load_locked(folder.protocol_path)
     planned = plan(locked).processes[process]
-    try:
-        with RecordWriter(folder.records_path(process, attempt)) as writer:
-            try:
-                bench = _make_bench(locked.protocol, settings, folder, process)
-                Worker(locked.protocol, bench, writer).run(planned.points, settings)
-                writer.end(End(status="ok", reason=None))
-            except (MachineError, OutputError):
-                raise
-            except BenchkitError as error:
-                writer.end(End(status="failed", reason=str(error)))
-    except (MachineError, OutputError) as error:
-        with suppress(OSError):  # the log may stand on the same full disk
-            print(error, file=sys.stderr, flush=True)
-        return NOT_WRITTEN if isinstance(error, OutputError) else error.exit_code
-    return 0
+
+    def work(writer: RecordWriter) -> None:
+        bench = _make_bench(locked.protocol, settings, folder, process)
+        Worker(locked.protocol, bench, writer).run(planned.points, settings)
+
+    return recorded(folder.records_path(process, attempt), work)
 
 
 if __name__ == "__main__":
