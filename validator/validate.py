@@ -7,7 +7,8 @@ Rules:
 3. SYNTHETIC is reported last and changes nothing else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from validator.checks.integrity import Outcome, check_integrity
@@ -90,19 +91,10 @@ def _report(bundle: Bundle, expected_protocol: Path | None, signed_by: Path | No
         not_checked = [item for item in not_checked if item.stage is not Stage.COMPARE]
     elif numbers is not None:
         findings.extend(check_claims(bundle, numbers))
-    findings.extend(finding for outcome in outcomes for finding in outcome.findings)
-    findings.extend(_synthetic(bundle))
-    notes = [note for outcome in outcomes for note in outcome.notes]
-    notes.extend(_interruptions(bundle))
-    notes.extend(_stopped(seen, numbers))
-    notes.extend(_installed(bundle))
-    return Report(
-        bundle=_identity(bundle),
-        validity=Validity.INVALID if findings or not_checked else Validity.VALID,
-        reasons=in_order(findings),
-        not_checked=tuple(not_checked),
+    checked = _checked(bundle, findings, outcomes, not_checked, _stopped(seen, numbers))
+    return replace(
+        checked,
         not_applicable=tuple(not_applicable),
-        notes=tuple(notes),
         numbers=numbers,
         supplement=beside,
         context=_context(bundle, expected_protocol, numbers),
@@ -127,21 +119,32 @@ def _study_report(
         not_applicable.append(NotApplicable(check="claims", why=why))
         not_checked = [item for item in not_checked if item.stage is not Stage.COMPARE]
     not_applicable.append(NotApplicable(check="timing", why="a study's times are telemetry and are not analysed"))
-    findings.extend(finding for outcome in outcomes for finding in outcome.findings)
-    findings.extend(_synthetic(bundle))
-    notes = [note for outcome in outcomes for note in outcome.notes]
-    notes.extend(_interruptions(bundle))
-    notes.extend(_installed(bundle))
-    return Report(
-        bundle=_identity(bundle),
-        validity=Validity.INVALID if findings or not_checked else Validity.VALID,
-        reasons=in_order(findings),
-        not_checked=tuple(not_checked),
+    checked = _checked(bundle, findings, outcomes, not_checked)
+    return replace(
+        checked,
         not_applicable=tuple(not_applicable),
-        notes=tuple(notes),
         study=numbers,
         study_facts=facts,
         context=_context(bundle, expected_protocol, None),
+    )
+
+
+def _checked(
+    bundle: Bundle,
+    findings: list[Finding],
+    outcomes: list[Outcome],
+    not_checked: list[NotChecked],
+    stopped: Iterable[str] = (),
+) -> Report:
+    """Give the part of a report that is the same for every kind of bundle: what is wrong with it, and what else was seen."""
+    found = [*findings, *(finding for outcome in outcomes for finding in outcome.findings), *_synthetic(bundle)]
+    notes = [note for outcome in outcomes for note in outcome.notes]
+    return Report(
+        bundle=_identity(bundle),
+        validity=Validity.INVALID if found or not_checked else Validity.VALID,
+        reasons=in_order(found),
+        not_checked=tuple(not_checked),
+        notes=(*notes, *_interruptions(bundle), *stopped, *_installed(bundle)),
     )
 
 
