@@ -25,11 +25,9 @@ from benchkit.run.session import resumable
 from benchkit.run.supervisor import (
     RunRequest,
     SealedRun,
-    Signals,
-    alone,
     check_same,
+    holding,
     interrupted_run,
-    note,
     open_run,
     run_process,
     seal_run,
@@ -102,11 +100,14 @@ class StudySession:
             return sealed
         folder, planned = self._start(locked) if resumed is None else self._resume(locked, resumed)
         total = len(planned.processes)
-        with resumable(self.protocol, self.out, folder), progress_bar(planned.protocol.id, total) as progress:
-            with alone(folder), Signals():
-                for process in planned.processes:
-                    run_process(folder, planned, process.index, progress)
-                    progress.advance_to(process.index + 1)
+        with (
+            resumable(self.protocol, self.out, folder),
+            progress_bar(planned.protocol.id, total) as progress,
+            holding(folder, planned, resumed=resumed is not None),
+        ):
+            for process in planned.processes:
+                run_process(folder, planned, process.index, progress)
+                progress.advance_to(process.index + 1)
             return seal_run(folder, planned, finish)
 
     def _start(self, locked: LockedStudy) -> tuple[RunFolder, StudyPlan]:
@@ -121,9 +122,7 @@ class StudySession:
         folder = interrupted_run(locked, self.out, run_id)
         own = load_locked_study(folder.protocol_path)
         check_same(own.digest, locked, run_id)
-        planned = study_plan(own)
-        note(folder, planned, "resume")
-        return folder, planned
+        return folder, study_plan(own)
 
 
 def capture_plans(

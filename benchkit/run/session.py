@@ -46,7 +46,7 @@ class Session:
             folder, planned = resume(locked, self.out, resumed)
         total = len(planned.processes) * planned.samples_per_process
         with resumable(self.protocol, self.out, folder), progress_bar(planned.protocol.id, total) as progress:
-            return execute(folder, planned, shows=shows, finish=finish, progress=progress)
+            return execute(folder, planned, resumed=resumed is not None, shows=shows, finish=finish, progress=progress)
 
 
 @contextmanager

@@ -140,13 +140,11 @@ def _furnish(folder: RunFolder, locked: LockedProtocol | LockedStudy, request: R
 
 
 def resume(locked: LockedProtocol, out: Path, run_id: str) -> tuple[RunFolder, Plan]:
-    """Open the working folder of an interrupted run and write the resumption into the ledger."""
+    """Open the working folder of an interrupted run."""
     folder = interrupted_run(locked, out, run_id)
     own = load_locked(folder.protocol_path)
     check_same(own.digest, locked, run_id)
-    planned = plan(own)
-    note(folder, planned, "resume")
-    return folder, planned
+    return folder, plan(own)
 
 
 def interrupted_run(locked: LockedProtocol | LockedStudy, out: Path, run_id: str) -> RunFolder:
@@ -183,7 +181,8 @@ def sealed_before(locked: LockedProtocol | LockedStudy, out: Path, run_id: str) 
     if not (folder.root.is_dir() and final.is_dir()):
         return None
     check_same(open_sealed(final).protocol_digest, locked, run_id)
-    folder.remove()
+    with _alone(folder):
+        folder.remove()
     return _sealed(final)
 
 
@@ -191,6 +190,7 @@ def execute(
     folder: RunFolder,
     planned: Plan,
     *,
+    resumed: bool,
     shows: Callable[[Bundle], bool],
     finish: Callable[[Path], object],
     progress: Progress,
@@ -200,7 +200,7 @@ def execute(
     ``finish`` is called with the folder of the complete bundle before it gets its final name.
     """
     looks = planned.protocol.statistics.looks[:-1]
-    with alone(folder), Signals():
+    with holding(folder, planned, resumed=resumed):
         for process in planned.processes:
             done = process.index * planned.samples_per_process
             run_process(folder, planned, process.index, _Offset(progress, done))
@@ -208,7 +208,7 @@ def execute(
             if ended in looks and shows(first_processes(folder, planned, ended)):
                 break
         progress.advance_to(len(planned.processes) * planned.samples_per_process)
-    return seal_run(folder, planned, finish)
+        return seal_run(folder, planned, finish)
 
 
 def seal_run(folder: RunFolder, planned: AnyPlan, finish: Callable[[Path], object]) -> SealedRun:
@@ -230,9 +230,21 @@ def _sealed(bundle: Path) -> SealedRun:
 
 
 @contextmanager
-def alone(folder: RunFolder) -> Iterator[None]:
-    """Hold the run's folder, so that it is not resumed twice at once."""
-    with (folder.root / "supervisor.lock").open("w") as file:
+def holding(folder: RunFolder, planned: AnyPlan, *, resumed: bool) -> Iterator[None]:
+    """Hold the run's folder until its bundle is sealed, so that it is not resumed twice at once; then a resumption is noted."""
+    with _alone(folder), _Signals():
+        if resumed:
+            note(folder, planned, "resume")
+        yield
+
+
+@contextmanager
+def _alone(folder: RunFolder) -> Iterator[None]:
+    try:
+        file = (folder.root / "supervisor.lock").open("w")
+    except FileNotFoundError as error:
+        raise BundleError(f"{folder.root}: this run has ended meanwhile; look beside it for its bundle") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -366,8 +378,8 @@ def _keep_identity(folder: RunFolder, header: Header | None) -> None:
         folder.write_settings(replace(settings, identity=run_identity(environment)))
 
 
-class Signals:
-    """Turns SIGTERM and SIGHUP into an interruption while workers run, as Ctrl-C is one."""
+class _Signals:
+    """Turns SIGTERM and SIGHUP into an interruption while a run goes on, as Ctrl-C is one."""
 
     _CAUGHT: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGHUP)
 

@@ -323,7 +323,7 @@ def test_a_run_is_not_resumed_twice_at_once(tmp_path: Path, run_benchkit: Run) -
     assert done.returncode == 2
     assert "this run is going on in another process; wait for it" in done.stderr
     assert run.wait(timeout=60) == 0
-    assert events(only_bundle(out))[0] == "start"
+    assert events(only_bundle(out)) == ["start", "end"]  # what was refused left nothing
 
 
 def test_worker_dies_with_its_supervisor(tmp_path: Path) -> None:
@@ -374,11 +374,11 @@ def test_three_interrupted_attempts_are_a_failure(tmp_path: Path, run_benchkit: 
     assert statuses[:4] == [(0, 0, "interrupted"), (0, 1, "interrupted"), (0, 2, "failed"), (1, 0, "ok")]
 
 
-def run_and_die(out: Path, patch: str, scripted: Path = DATA / "fake-host.toml") -> None:
-    """A run that is killed where ``patch`` says so."""
+def patched_run(out: Path, patch: str, scripted: Path = DATA / "fake-host.toml") -> list[str]:
+    """The command of a run with some lines of Python before it; ``die`` kills the run, ``sleep`` stops it for a minute."""
     arguments = ["benchkit", "run-protocol", str(PROTOCOL), "--synthetic", str(scripted), "--out", str(out)]
-    killer = f"""
-import os, sys
+    program = f"""
+import os, sys, time
 import benchkit.analysis.document as document
 import benchkit.cli
 import benchkit.run.collect as collect
@@ -387,11 +387,19 @@ import benchkit.run.ledger as ledger
 append = ledger.append
 def die(*a, **k):
     os.kill(os.getpid(), 9)
+def sleep(*a, **k):
+    print("asleep", flush=True)
+    time.sleep(60)
 {patch}
 sys.argv = {arguments!r}
-benchkit.cli.main()
+sys.exit(benchkit.cli.main())
 """
-    killed = subprocess.run([sys.executable, "-c", killer], capture_output=True, text=True, timeout=60)
+    return [sys.executable, "-c", program]
+
+
+def run_and_die(out: Path, patch: str, scripted: Path = DATA / "fake-host.toml") -> None:
+    """A run that is killed where ``patch`` says so."""
+    killed = subprocess.run(patched_run(out, patch, scripted), capture_output=True, text=True, timeout=60)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
 
@@ -432,6 +440,29 @@ def test_killed_after_the_last_rename_then_resume(tmp_path: Path, run_benchkit: 
     assert (out / "fake-host" / "attempts.jsonl").read_bytes() == ledger
     assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
     assert not partial.exists()
+
+
+@pytest.mark.parametrize("step", ["collect.seal", "folder.RunFolder.remove"])
+def test_sealing_is_held_and_interrupted_as_running_is(tmp_path: Path, run_benchkit: Run, step: str) -> None:
+    out = tmp_path / "out"
+    command = patched_run(out, f"{step} = sleep")
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout.readline() == "asleep\n"
+    name = run_id(out)
+    done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "this run is going on in another process; wait for it" in done.stderr
+    run.terminate()
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert (
+        f"interrupted; nothing is lost. Go on with: benchkit run-protocol {PROTOCOL} --out {out} --resume {name}"
+        in stderr
+    )
+    assert run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", name).returncode == 0
+    assert events(only_bundle(out)) == (
+        ["start", "end", "resume", "end"] if step == "collect.seal" else ["start", "end"]
+    )
 
 
 OUTCOME, RECORDS = "process-00000-attempt-0.outcome.json", "process-00000-attempt-0.jsonl"
