@@ -32,8 +32,9 @@ readme: setup
 catalogue: setup
 	$(BIN)/validator index results --output results/catalogue.parquet
 
-# not in CI: a hundred thousand inputs for every reader together, atheris, and mutants of the validator; results/deep/
+# not in CI: random examples for every property, a hundred thousand inputs for every reader together, atheris, and mutants of the validator; results/deep/
 deep: setup
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest --numprocesses auto -m 'hypothesis and not gpu and not large'
 	$(BIN)/python tests/deep/fuzz.py --inputs 100000 --atheris 60
 	$(BIN)/python tests/deep/mutants.py
 

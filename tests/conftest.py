@@ -1,5 +1,6 @@
 """Bundles of scripted runs that many tests share, made once a session by the real command line."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# a gate does not fail by chance: the same examples each time, no limit of time; random ones are for `make deep`
+_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", _COMMON, derandomize=True, max_examples=60)
+settings.register_profile("deep", _COMMON, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 DATA = Path(__file__).parent / "data"
 

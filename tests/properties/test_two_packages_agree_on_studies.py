@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchkit.fixture.alignment import align, fingerprint
@@ -70,7 +70,6 @@ def test_the_two_cases_of_the_published_study() -> None:
     assert other.of_block(33) == ("direct",) * 4 + ("single-slice",) * 8
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_alignments_and_modes(data: st.DataObject) -> None:
     experts, block = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([1, 2, 8]))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchkit.errors import DataError
@@ -67,7 +67,6 @@ def test_every_number_of_tokens(tokens, block):
     check(route("uniform", 5, tokens, 128, 8).topk_ids, 128, block)
 
 
-@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_any_ids(data):
     experts = data.draw(st.integers(1, 40))

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchkit.errors import DataError
@@ -118,7 +118,6 @@ def test_closed_form_is_the_literal_walk(blocks):
         assert_walk_agrees(blocks, size_n, size_k, thread_n, thread_k, grid, 128)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     blocks=st.integers(1, 40),
     n_tiles=st.integers(1, 12),

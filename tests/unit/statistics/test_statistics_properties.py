@@ -4,7 +4,7 @@ import math
 from random import Random
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from benchkit.statistics import multiplicity
@@ -14,8 +14,6 @@ from benchkit.statistics.noninferiority import TIE, Verdict, decide, family_verd
 from benchkit.statistics.permutation import sign_flip
 from benchkit.statistics.point import ArmMedians, PointFlags, judge_point
 from benchkit.statistics.signed_rank import hodges_lehmann
-
-properties = settings(deadline=None, max_examples=60, derandomize=True)
 
 MARGINS = st.floats(0.001, 0.5)
 ALPHAS = st.sampled_from([0.05, 0.025, 0.01])
@@ -29,7 +27,6 @@ def close(one: float | None, other: float | None, rel: float = 1e-9) -> bool:
     return one is not None and other is not None and math.isclose(one, other, rel_tol=rel, abs_tol=1e-300)
 
 
-@properties
 @given(PAIRS, MARGINS, ALPHAS)
 def test_swapping_the_arms_inverts_ratio_and_bounds(
     pairs: list[tuple[float, float]], margin: float, alpha: float
@@ -48,7 +45,6 @@ def test_swapping_the_arms_inverts_ratio_and_bounds(
     assert close(one.p_differs, other.p_differs, rel=1e-6)
 
 
-@properties
 @given(PAIRS, MARGINS)
 def test_a_smaller_alpha_gives_a_wider_interval(pairs: list[tuple[float, float]], margin: float) -> None:
     logs = log_ratios(*zip(*pairs, strict=True))
@@ -58,7 +54,6 @@ def test_a_smaller_alpha_gives_a_wider_interval(pairs: list[tuple[float, float]]
     assert lowers == sorted(lowers, reverse=True)  # type: ignore[type-var]
 
 
-@properties
 @given(PAIRS, MARGINS, ALPHAS, st.randoms())
 def test_the_order_of_the_pairs_changes_no_digit(
     pairs: list[tuple[float, float]], margin: float, alpha: float, random: Random
@@ -69,7 +64,6 @@ def test_the_order_of_the_pairs_changes_no_digit(
     assert one == paired_interval(shuffled, margin=margin, alpha_one_sided=alpha)
 
 
-@properties
 @given(PAIRS, st.integers(1, 1000), MARGINS)
 def test_scaling_all_durations_leaves_the_ratio(pairs: list[tuple[float, float]], factor: int, margin: float) -> None:
     first, second = (np.array(arm) for arm in zip(*pairs, strict=True))
@@ -79,7 +73,6 @@ def test_scaling_all_durations_leaves_the_ratio(pairs: list[tuple[float, float]]
         assert close(getattr(one, name), getattr(other, name), rel=1e-12)
 
 
-@properties
 @given(PAIRS, MARGINS, ALPHAS)
 def test_bound_and_p_value_decide_alike(pairs: list[tuple[float, float]], margin: float, alpha: float) -> None:
     found = paired_interval(log_ratios(*zip(*pairs, strict=True)), margin=margin, alpha_one_sided=alpha)
@@ -94,7 +87,6 @@ def test_bound_and_p_value_decide_alike(pairs: list[tuple[float, float]], margin
         assert (found.upper < 1) == (found.p_superior < alpha)
 
 
-@properties
 @given(st.lists(st.tuples(MEDIANS, MEDIANS), min_size=5, max_size=15), st.floats(0.01, 25.0), ALPHAS)
 def test_the_guarded_interval_contains_the_plain_one(
     pairs: list[tuple[float, float]], quantum: float, alpha: float
@@ -112,7 +104,6 @@ def test_the_guarded_interval_contains_the_plain_one(
     assert plain.upper <= guarded.upper
 
 
-@properties
 @given(st.lists(st.tuples(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300)), max_size=8), MARGINS, ALPHAS)
 def test_every_number_is_finite_or_none(pairs: list[tuple[float, float]], margin: float, alpha: float) -> None:
     arms = [ArmMedians(duration_ns=np.array([pair[i] for pair in pairs]), calls=1) for i in (0, 1)]
@@ -126,7 +117,6 @@ def test_every_number_is_finite_or_none(pairs: list[tuple[float, float]], margin
         assert found.verdict is Verdict.INCONCLUSIVE
 
 
-@properties
 @given(BOUNDS, BOUNDS, MARGINS)
 def test_zones_are_exhaustive_and_exclusive(lower: float | None, upper: float | None, margin: float) -> None:
     low, high, limit = lower or 0.0, math.inf if upper is None else upper, 1 + margin
@@ -147,7 +137,6 @@ def test_zones_are_exhaustive_and_exclusive(lower: float | None, upper: float | 
     assert found.reason
 
 
-@properties
 @given(st.lists(st.sampled_from(Verdict), min_size=1, max_size=6))
 def test_a_family_is_as_good_as_its_worst_point(verdicts: list[Verdict]) -> None:
     good = (Verdict.SUPERIOR, Verdict.NON_INFERIOR, Verdict.NON_INFERIOR_BUT_SLOWER)
@@ -159,7 +148,6 @@ def test_a_family_is_as_good_as_its_worst_point(verdicts: list[Verdict]) -> None
         assert good.index(found) == max(good.index(verdict) for verdict in verdicts)
 
 
-@properties
 @given(P_VALUES)
 def test_adjusted_p_values(p: list[float]) -> None:
     holm, hochberg = multiplicity.holm(p), multiplicity.hochberg(p)
@@ -176,7 +164,6 @@ def test_adjusted_p_values(p: list[float]) -> None:
         assert (np.diff(np.array(adjusted)[order]) >= 0).all()
 
 
-@properties
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=10))
 def test_sign_flip_mirrors(differences: list[float]) -> None:
     one, other = sign_flip(differences), sign_flip([-d for d in differences])
@@ -187,7 +174,6 @@ def test_sign_flip_mirrors(differences: list[float]) -> None:
     assert one.at_most + one.at_least > one.vectors
 
 
-@properties
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=12), st.floats(-1, 1))
 def test_the_pseudo_median_moves_with_the_data(values: list[float], shift: float) -> None:
     one = hodges_lehmann(values, alpha_one_sided=0.05)
@@ -197,7 +183,6 @@ def test_the_pseudo_median_moves_with_the_data(values: list[float], shift: float
     assert one.lower <= one.estimate <= one.upper  # type: ignore[operator]
 
 
-@properties
 @given(st.lists(st.integers(1, 2**52), min_size=1, max_size=30), st.integers(1, 100))
 def test_process_median_is_the_middle(durations: list[int], calls: int) -> None:
     ordered, half = sorted(durations), len(durations) // 2
