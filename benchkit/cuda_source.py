@@ -9,11 +9,13 @@ Rules:
 import ctypes
 import hashlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from benchkit import cubin_cache
 from benchkit.errors import MachineError
 
 Shape = tuple[int, int, int]
@@ -58,7 +60,37 @@ class Cubin:
 
 @lru_cache(maxsize=64)
 def compile_cubin(source: str, *, name: str, arch: str, options: tuple[str, ...] = ()) -> Cubin:
-    """Compile CUDA C++ ``source`` for ``arch`` (``sm_90``); MachineError with the compiler's log where that fails."""
+    """CUDA C++ ``source`` as a cubin for ``arch`` (``sm_90``), compiled unless ``cubin_cache`` has it.
+
+    Raises
+    ------
+    MachineError
+        There is no compiler, or it does not compile the source: with its log.
+    """
+    key = cubin_cache.key(_compiler(), source, name, arch, *options)
+    kept = cubin_cache.read(key)
+    if kept is not None:
+        code, log = kept
+        return Cubin(code=code, log=log)
+    with _program(source, name, arch, options) as (nvrtc, program, log):
+        code = b" " * int(checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize"))
+        checked(nvrtc.nvrtcGetCUBIN(program, code), "nvrtcGetCUBIN")
+    cubin_cache.write(key, code, log)
+    return Cubin(code=code, log=log)
+
+
+@lru_cache(maxsize=1)
+def _compiler() -> str:
+    """The compiler as it names itself, with its build, at the head of the PTX of an empty program."""
+    with _program("", "empty.cu", "compute_90", ()) as (nvrtc, program, _):
+        text = b" " * int(checked(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize"))
+        checked(nvrtc.nvrtcGetPTX(program, text), "nvrtcGetPTX")
+    return text.decode()
+
+
+@contextmanager
+def _program(source: str, name: str, arch: str, options: tuple[str, ...]) -> Iterator[tuple[Any, Any, str]]:
+    """NVRTC, a program that it has compiled, and its log."""
     nvrtc = bindings("nvrtc")
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []), "nvrtcCreateProgram")
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", *options]
@@ -70,11 +102,9 @@ def compile_cubin(source: str, *, name: str, arch: str, options: tuple[str, ...]
         log = log_bytes.decode(errors="replace").strip("\0 \n")
         if int(done[0]) != 0:
             raise MachineError(f"NVRTC does not compile {name} for {arch}:\n{log}")
-        code = b" " * int(checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize"))
-        checked(nvrtc.nvrtcGetCUBIN(program, code), "nvrtcGetCUBIN")
+        yield nvrtc, program, log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Cubin(code=code, log=log)
 
 
 class Launch:
