@@ -217,6 +217,19 @@ def test_without_its_plans_nothing_is_scored(copy: WorkingCopy) -> None:
     assert {item.blocked_by for item in report.not_checked} == {"assets/plans: not there"}
 
 
+def test_weights_beyond_float32_are_none(copy: WorkingCopy) -> None:
+    asset = copy.path("assets/plans")
+    plans = json.loads(asset.read_bytes())
+    plans["topk_weights"][0][0] = 1e39
+    asset.write_text(json.dumps(plans))
+    copy.reseal()
+    report = validate(copy.root)
+    assert report.codes == (Reason.ASSET_CHANGED,)
+    assert {item.blocked_by for item in report.not_checked} == {
+        "assets/plans: topk_weights: expected finite float32 values"
+    }
+
+
 def test_tables_of_the_other_kind_are_no_manifest(copy: WorkingCopy) -> None:
     manifest = copy.read_json("manifest.json")
     manifest["tables"] = dict.fromkeys(

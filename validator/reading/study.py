@@ -7,7 +7,6 @@ Rules (protocols/README.md, "Mechanism protocols"):
 3. The plans asset is strict JSON of schema ``benchkit.plans/1``; a plan is any order of the valid routes, experts ascending.
 """
 
-import math
 from dataclasses import dataclass
 
 from validator.reading.canonical import StrictJsonError, digest_of, parse_object
@@ -25,6 +24,7 @@ PLANS_SCHEMA = "benchkit.plans/1"
 _NAME = r"[a-z][a-z0-9_]*"
 _MOST_PROCESSES, _MOST_ROUTES, _MOST_SIZE, _MOST_TILES = 100_000, 1_000_000, 1 << 20, 10_000_000
 _MOST_WEIGHTS = 1 << 28
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,11 +377,11 @@ def read_plans(data: bytes, study: Study) -> Plans | tuple[str, ...]:
     if stated != wanted and not problems:
         problems.append(f"expected experts, block = {wanted} as in [fixture], got {stated}")
     ids = [e for e in _matrix(top, "topk_ids", sizes) if isinstance(e, int) and type(e) is int and -1 <= e < wanted[0]]
-    weights = [w for w in _matrix(top, "topk_weights", sizes) if isinstance(w, float) and math.isfinite(w)]
+    weights = [w for w in _matrix(top, "topk_weights", sizes) if isinstance(w, float) and abs(w) <= _FLOAT32_MAX]
     if not problems and len(ids) != sizes.routes:
         problems.append(f"topk_ids: expected integers from -1 to {wanted[0] - 1}")
     if not problems and len(weights) != sizes.routes:
-        problems.append("topk_weights: expected finite floats")
+        problems.append("topk_weights: expected finite float32 values")
     table, orders = top.table("plans"), []
     for name in table.names():
         order = _order(table.raw(name), ids)

@@ -84,6 +84,11 @@ def test_orders_that_are_none(order, message):
     assert str(error.value).startswith(message)
 
 
+def test_weights_beyond_float32_are_not_captured():
+    with pytest.raises(DataError, match=r"weights: expected finite weights"):
+        capture(IDS, np.full(IDS.shape, 1e39), experts=3, block=2, orders={})
+
+
 def test_native_orders_are_two_modes_or_an_answer():
     seen = []
 
@@ -118,6 +123,7 @@ def test_the_asset_survives_a_round_trip(tmp_path, plans):
     [
         ({"schema": "benchkit.plans/2"}, "expected schema \"benchkit.plans/1\", found 'benchkit.plans/2'"),
         ({"topk_weights": [[0.5]]}, "topk_weights: expected finite weights [16, 4], as topk_ids"),
+        ({"topk_weights": [[1e39] * 4] * 16}, "topk_weights: expected finite weights [16, 4], as topk_ids"),
         ({"plans": {"P0": [1, 2]}}, "plan P0: plan: expected 64 valid routes, found [2]"),
         ({"experts": None}, "expected a plans asset (benchkit.plans/1), found something else"),
     ],
