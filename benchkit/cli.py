@@ -40,12 +40,13 @@ def cli() -> None:
 @cli.command()
 @_PROTOCOL
 @click.option("--replace", is_flag=True, help="Replace another lock, unless results were published under it.")
-def lock(protocol: Path, replace: bool) -> None:
+@click.option("--sources", is_flag=True, help="First bring [build.require.sources] up to the sources here.")
+def lock(protocol: Path, replace: bool, sources: bool) -> None:
     """Write PROTOCOL's lock beside it: from then on a changed value is another protocol."""
     from benchkit.mechanism.study import lock_study
     from benchkit.run.locking import lock as lock_comparison
 
-    made = (lock_study if _is_study(protocol) else lock_comparison)(protocol, replace=replace)
+    made = (lock_study if _is_study(protocol) else lock_comparison)(protocol, replace=replace, sources=sources)
     _say(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
 
 

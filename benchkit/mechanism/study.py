@@ -20,6 +20,7 @@ from benchkit.protocol.files import read_small
 from benchkit.protocol.lock import Lock, lock_path, make_lock, write_lock
 from benchkit.protocol.study import GEMMS, LockedStudy, Study, load_locked_study, read_study
 from benchkit.run.folder import RunFolder
+from benchkit.run.locking import filled_sources
 from benchkit.run.progress import progress_bar
 from benchkit.run.session import resumable
 from benchkit.run.supervisor import (
@@ -36,10 +37,13 @@ from benchkit.run.supervisor import (
 from benchkit.units import MIB
 
 
-def lock_study(path: Path, *, replace: bool) -> Lock:
-    """Lock the study at ``path``, its plans checked, and return the lock that holds from now on."""
+def lock_study(path: Path, *, replace: bool, sources: bool = False) -> Lock:
+    """Lock the study at ``path``, its plans checked, as ``benchkit.run.locking.lock`` locks a comparison."""
     study = read_study(path)
     _plans(study, path)
+    if sources:
+        with filled_sources(path, engine_sources(study.engine)):
+            return lock_study(path, replace=replace)
     return write_lock(path, _made(study, path), replace=replace)
 
 

@@ -1,11 +1,16 @@
 """``benchkit lock``: from a protocol file to its lock, with the plan and the bytes that follow from it; without torch."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from benchkit.errors import ProtocolError
+import tomlkit
+
+from benchkit.errors import DataError, ProtocolError
 from benchkit.fixture.traffic import asset_path, point_traffic, routing_at
 from benchkit.kernels import registry
 from benchkit.plan import plan_digest, schedule
+from benchkit.protocol.files import write_text
 from benchkit.protocol.lock import (
     Lock,
     LockedProtocol,
@@ -19,8 +24,8 @@ from benchkit.protocol.model import Arm, MoeFixture, Protocol, Role
 from benchkit.protocol.parse import read_protocol
 
 
-def lock(path: Path, *, replace: bool) -> Lock:
-    """Lock the protocol at ``path`` and return the lock that holds from now on.
+def lock(path: Path, *, replace: bool, sources: bool = False) -> Lock:
+    """Lock the protocol at ``path``, ``sources`` brought up to date first if asked, and return the lock that holds from now on.
 
     Raises
     ------
@@ -35,6 +40,9 @@ def lock(path: Path, *, replace: bool) -> Lock:
         raise ProtocolError(problems, str(path))
     for asset in protocol.assets:
         asset_path(protocol, asset, path.parent)
+    if sources:
+        with filled_sources(path, arm_sources(protocol)):
+            return lock(path, replace=replace)
     return write_lock(path, _made(protocol, path), replace=replace)
 
 
@@ -101,3 +109,29 @@ def source_problems(protocol: Protocol) -> list[str]:
 def arm_sources(protocol: Protocol) -> dict[str, str]:
     """Source digest of every arm's kernel."""
     return {arm.name: registry.source_digest(arm.kernel) for arm in protocol.arms}
+
+
+@contextmanager
+def filled_sources(path: Path, found: Mapping[str, str]) -> Iterator[None]:
+    """Write ``found`` over the digests in ``[build.require.sources]`` of the protocol at ``path``; taken back where the block raises.
+
+    Raises
+    ------
+    DataError
+        The protocol names no sources.
+    """
+    text = path.read_text("utf-8")
+    document = tomlkit.parse(text)
+    named = document.get("build", {}).get("require", {}).get("sources", {})
+    if not named:
+        raise DataError(
+            f"{path}: expected [build.require.sources] with arm = digest, found none; --sources fills in what is named there"
+        )
+    for name in named:
+        named[name] = found.get(name, named[name])
+    write_text(path, tomlkit.dumps(document))
+    try:
+        yield
+    except BaseException:
+        write_text(path, text)
+        raise

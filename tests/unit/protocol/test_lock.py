@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import rfc8785
 
-from benchkit.errors import LockError, ProtocolError
+from benchkit.errors import DataError, LockError, ProtocolError
+from benchkit.kernels.registry import source_digest
 from benchkit.plan import plan, schedule
 from benchkit.protocol.lock import load_locked
 from benchkit.run.locking import lock
@@ -69,6 +70,30 @@ def test_a_published_lock_is_never_replaced(protocol: Path) -> None:
     edit(protocol, 'margin = "5%"', 'margin = "4%"')
     with pytest.raises(LockError, match="was published under the old lock"):
         lock(protocol, replace=True)
+
+
+def test_sources_are_brought_up_to_date_and_locked(protocol: Path) -> None:
+    named = f'[build.require.sources] # of two arms\nbase = "{"0" * 64}" # the baseline\ncand = "{"1" * 64}"\n'
+    edit(protocol, "[fixture]", f"{named}\n[fixture]")
+    old = lock(protocol, replace=False)
+    before = protocol.read_bytes()
+    with pytest.raises(LockError, match=r"use --replace if no published result needs the old lock"):
+        lock(protocol, replace=False, sources=True)
+    assert protocol.read_bytes() == before  # what could not be locked was not written either
+    made = lock(protocol, replace=True, sources=True)
+    expected = {
+        name: source_digest(kernel) for name, kernel in (("base", "cpu_expert_centric"), ("cand", "cpu_output_centric"))
+    }
+    assert load_locked(protocol).protocol.require["sources"] == expected
+    assert made.protocol_digest != old.protocol_digest
+    text = named.replace("0" * 64, expected["base"]).replace("1" * 64, expected["cand"])
+    assert protocol.read_text("utf-8") == before.decode().replace(named, text)
+    assert lock(protocol, replace=False, sources=True) == made
+
+
+def test_sources_that_are_not_named_are_not_filled_in(protocol: Path) -> None:
+    with pytest.raises(DataError, match=r"expected \[build.require.sources\] with arm = digest, found none"):
+        lock(protocol, replace=False, sources=True)
 
 
 def test_unknown_kernels_and_parameters_are_refused_at_lock(protocol: Path) -> None:
