@@ -3,21 +3,23 @@
 Rules:
 1. Preparation runs the whole path once on copy 0; after that only the stage runs, so that its inputs stay as they are.
 2. A stage is compared with a reference of itself alone, from its own inputs: exactly for sort, pad, gather and scatter, in fp64 for the others.
-   Both truths are that reference.
+   ``original``: up and down multiply the weights before quantisation; the other stages have no weights, and one truth.
 3. Rows are compared in the order of the routes, padding is not compared. Where a table is wrong the output is NaN: it never passes.
 """
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from benchkit.errors import DataError
-from benchkit.fixture.layer import MoeInputs, stored_expert
+from benchkit.fixture.layer import MoeInputs
 from benchkit.fixture.mxfp8 import dequantise, quantise
 from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.expert_centric import EightStage, as_float, compile_stages, poison, problem_of
 from benchkit.kernels.expert_centric_tiles import parse_tiles
+from benchkit.kernels.reference import expert_weights
 from benchkit.units import FloatArray
 
 
@@ -41,7 +43,8 @@ class Order:
         self.block_rows[: len(used)] = np.minimum(self.counts[used] - within * tile, tile)
 
 
-Read = Callable[[], FloatArray]
+Read: TypeAlias = Callable[[], FloatArray]
+Expect: TypeAlias = Callable[[str], FloatArray]  # of a truth
 
 
 class Stage:
@@ -49,14 +52,14 @@ class Stage:
 
     def __init__(self, path: EightStage, name: str) -> None:
         self.path, self.name, self.order = path, name, Order(path)
-        tables: Mapping[str, tuple[tuple[torch.Tensor, ...], Read, Read]] = {
-            "sort": ((path.rank, path.counts), self._sort, lambda: _numbers(self.order.rank, self.order.counts)),
+        tables: Mapping[str, tuple[tuple[torch.Tensor, ...], Read, Expect]] = {
+            "sort": ((path.rank, path.counts), self._sort, lambda _: _numbers(self.order.rank, self.order.counts)),
             "pad": ((path.starts, path.block_expert, path.block_rows), self._pad, self._expect_pad),
             "gather": ((path.row_of_route, path.gathered), self._gather, self._expect_gather),
-            "up": ((path.gate_up,), lambda: self._rows(path.gate_up), lambda: self._product(path.gathered, 0)),
+            "up": ((path.gate_up,), lambda: self._rows(path.gate_up), lambda t: self._product(path.gathered, 0, t)),
             "silu": ((path.activated,), lambda: self._rows(path.activated), self._expect_silu),
-            "down": ((path.padded,), lambda: self._rows(path.padded), lambda: self._product(path.activated, 1)),
-            "scatter": ((path.routed,), lambda: as_float(path.routed), lambda: self._rows(path.padded)),
+            "down": ((path.padded,), lambda: self._rows(path.padded), lambda t: self._product(path.activated, 1, t)),
+            "scatter": ((path.routed,), lambda: as_float(path.routed), lambda _: self._rows(path.padded)),
             "combine": ((path.y,), lambda: as_float(path.y), self._expect_combine),
         }
         self.outputs, self.read, self.expect = tables[name]
@@ -74,7 +77,7 @@ class Stage:
         path = self.path
         return _numbers(*(table.cpu().numpy() for table in (path.starts, path.block_expert, path.block_rows)))
 
-    def _expect_pad(self) -> FloatArray:
+    def _expect_pad(self, _: str) -> FloatArray:
         return _numbers(self.order.starts, self.order.block_expert, self.order.block_rows)
 
     def _gather(self) -> FloatArray:
@@ -82,11 +85,11 @@ class Stage:
         values[self.path.row_of_route.cpu().numpy() != self.order.rows] = np.nan
         return values
 
-    def _expect_gather(self) -> FloatArray:
+    def _expect_gather(self, _: str) -> FloatArray:
         inputs = self.path.inputs
         return as_float(self._through_mxfp8(inputs.x).repeat_interleave(inputs.top_k, dim=0))
 
-    def _product(self, padded: torch.Tensor, matrix: int) -> FloatArray:
+    def _product(self, padded: torch.Tensor, matrix: int, truth: str) -> FloatArray:
         """Rows of every route times their expert's w13 (``matrix`` 0) or w2 (1), in fp64."""
         rows = torch.from_numpy(self._rows(padded)).to(padded.device)
         weights = self.path.inputs.weights
@@ -94,14 +97,14 @@ class Stage:
         result = torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
         for expert in np.unique(self.order.ids).tolist():
             routes = torch.from_numpy(np.flatnonzero(self.order.ids == expert)).to(rows.device)
-            result[routes] = rows[routes] @ stored_expert(weights, expert)[matrix].t()
+            result[routes] = rows[routes] @ expert_weights(weights, expert, truth)[matrix].t()
         return as_float(result)
 
-    def _expect_silu(self) -> FloatArray:
+    def _expect_silu(self, _: str) -> FloatArray:
         gate, up = torch.from_numpy(self._rows(self.path.gate_up)).chunk(2, dim=1)
         return as_float(self._through_mxfp8(gate * torch.sigmoid(gate) * up))
 
-    def _expect_combine(self) -> FloatArray:
+    def _expect_combine(self, _: str) -> FloatArray:
         inputs = self.path.inputs
         routed = as_float(self.path.routed).reshape(inputs.tokens, inputs.top_k, -1)
         shares = as_float(inputs.topk_weights)
@@ -132,7 +135,7 @@ def prepare_stage(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
         call=call,
         output=stage.read,
         poison=lambda: poison(*stage.outputs),
-        expected=lambda truth: stage.expect(),
+        expected=stage.expect,
         output_bytes=lambda: stage.read().tobytes(),  # not those of the buffers: no stage defines their padding
         scratch_bytes=sum(buffer.nbytes for buffer in path.buffers.values()),
         binaries={key: value for key, value in binaries.items() if key.startswith(f"moe-{name}-")},

@@ -7,9 +7,7 @@ Rules:
 3. A value that is not finite never passes: the cosine is then -1 and both errors are infinite.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,8 +16,6 @@ import torch
 from benchkit.errors import DataError
 from benchkit.fixture.layer import QUANTISED, MoeInputs, MoeWeights, original_expert, stored_expert
 from benchkit.units import FloatArray
-
-ExpertWeights: TypeAlias = Callable[[MoeWeights, int], tuple[torch.Tensor, torch.Tensor]]
 
 TRUTHS = ("stored", "original")
 _truths: WeakKeyDictionary[MoeInputs, dict[str, FloatArray]] = WeakKeyDictionary()
@@ -57,19 +53,25 @@ def moe_truth(inputs: MoeInputs, truth: str = "stored") -> FloatArray:
     kind = truth if inputs.weights.weight_format in QUANTISED else "stored"
     known = _truths.setdefault(inputs, {})
     if kind not in known:
-        result = _moe_fp64(inputs, stored_expert if kind == "stored" else original_expert)
+        result = _moe_fp64(inputs, kind)
         result.setflags(write=False)
         known[kind] = result
     return known[kind]
 
 
-def _moe_fp64(inputs: MoeInputs, expert_weights: ExpertWeights) -> FloatArray:
+def expert_weights(weights: MoeWeights, expert: int, truth: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """w13 [2 * I, H] and w2 [H, I] of one expert in fp64, as a truth has them."""
+    quantised = weights.weight_format in QUANTISED
+    return (original_expert if truth == "original" and quantised else stored_expert)(weights, expert)
+
+
+def _moe_fp64(inputs: MoeInputs, truth: str) -> FloatArray:
     x = inputs.x.double()
     weights = inputs.topk_weights.double()
     output = torch.zeros_like(x)
     for expert in torch.unique(inputs.topk_ids).tolist():
         tokens, slots = torch.nonzero(inputs.topk_ids == expert, as_tuple=True)
-        w13, w2 = expert_weights(inputs.weights, expert)
+        w13, w2 = expert_weights(inputs.weights, expert, truth)
         gate, up = (x[tokens] @ w13.t()).chunk(2, dim=1)
         down = (gate * torch.sigmoid(gate) * up) @ w2.t()
         output[tokens] += weights[tokens, slots].unsqueeze(1) * down

@@ -144,13 +144,16 @@ def path(request):
 @pytest.mark.parametrize("name", EightStage.names)
 def test_a_stage_alone(path, name):
     stage = Stage(path, name)
-    before, expected = stage.read(), stage.expect()
+    before, expected = stage.read(), stage.expect("stored")
     poison(*stage.outputs)
     assert not compare(stage.read(), expected).rel_error < 0.05
     path.stage(name)(0)
     assert np.array_equal(stage.read(), before)
     found = compare(stage.read(), expected)
     assert found.rel_error == 0.0 if name in EXACT else found.rel_error < 0.008, found
+    quantised = path.mxfp8 and name in ("up", "down")
+    original = compare(stage.read(), stage.expect("original"))
+    assert 0.01 < original.rel_error < 0.05 if quantised else original == found
 
 
 def test_a_stage_as_an_arm():
@@ -158,7 +161,7 @@ def test_a_stage_as_an_arm():
     arm = prepared("moe_stage", inputs, stage="up")
     arm.poison()
     arm.call(1)
-    assert compare(arm.output(), arm.expected("original")).rel_error < 0.008
+    assert compare(arm.output(), arm.expected("stored")).rel_error < 0.008
     inputs.weights.w13[1].view(torch.uint8).zero_()
     arm.call(1)
     assert not arm.output().any()
@@ -168,9 +171,9 @@ def test_a_stage_as_an_arm():
 def test_a_wrong_table_never_passes(path):
     stage = Stage(path, "gather")
     path.row_of_route[2] += 1
-    assert compare(stage.read(), stage.expect()).rel_error == float("inf")
+    assert compare(stage.read(), stage.expect("stored")).rel_error == float("inf")
     path.row_of_route[2] -= 1
-    assert compare(stage.read(), stage.expect()).rel_error == 0.0
+    assert compare(stage.read(), stage.expect("stored")).rel_error == 0.0
 
 
 def changed(inputs, **fields):
