@@ -21,6 +21,7 @@ _MARLIN = (
     "kernels/alignment.py",
     "kernels/alignment_triton.py",
     "kernels/marlin.py",
+    "kernels/marlin_buffers.py",
     "kernels/marlin_repack.py",
     "kernels/marlin_schedule.py",
     "kernels/vllm_ops.py",

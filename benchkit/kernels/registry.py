@@ -193,6 +193,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
                 "kernels/alignment.py",
                 "kernels/alignment_triton.py",
                 "kernels/marlin.py",
+                "kernels/marlin_buffers.py",
                 "kernels/marlin_repack.py",
                 "kernels/marlin_selector.py",
                 "kernels/vllm_ops.py",

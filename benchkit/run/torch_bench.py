@@ -1,7 +1,7 @@
 """The real bench: inputs by seed, kernels of the registry, the host or a CUDA device. Imports torch; only workers load it.
 
 Rules:
-1. Weights are made once per process and shared by all arms and points; every arm has its own scratch and output.
+1. Weights are made once per process and shared by all arms and points; scratch and output are an arm's own, or those of all arms of one kernel at a point.
 2. The device follows from the protocol's clock: ``host`` runs on the CPU, ``cuda-event`` on the CUDA device.
 """
 

@@ -1,5 +1,8 @@
 """The Marlin path on a small layer in Triton's interpreter, over a stand-in for vLLM's ops: arguments, alignment, truth, refusals."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ from benchkit.fixture import awq
 from benchkit.fixture.layer import make_inputs, make_weights
 from benchkit.fixture.marlin_layout import to_marlin
 from benchkit.fixture.routing import Routing, route
-from benchkit.kernels import alignment, marlin, registry, vllm_ops
+from benchkit.kernels import alignment, marlin, marlin_buffers, registry, vllm_ops
 from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.kernels.marlin_repack import marlin_weights
 from benchkit.kernels.marlin_selector import block_size
@@ -69,14 +72,15 @@ def test_modes_of_both_alignments(weights, installed):
     inputs = inputs_of(weights, 24)
     ids = inputs.routing.topk_ids
     assert np.bincount(ids.ravel()).max() > 16 == block_size(24, 2, 6)
-    native, stable = prepared(inputs, NATIVE), prepared(inputs, STABLE)
-    for arm in (native, stable):
+    modes, outputs = [], []
+    for arm in (prepared(inputs, NATIVE), prepared(inputs, STABLE)):
         arm.call(0)
-    right = reference.align(ids, 6, 16)
-    assert stable.mode() == reference.fingerprint(right)
-    assert native.mode() != stable.mode()
-    assert len(native.mode()) == 64
-    assert native.output_bytes() == stable.output_bytes()  # rows of a product do not depend on each other here
+        modes.append(arm.mode())
+        outputs.append(arm.output_bytes())
+    assert modes[1] == reference.fingerprint(reference.align(ids, 6, 16))
+    assert modes[0] != modes[1]
+    assert len(modes[0]) == 64
+    assert outputs[0] == outputs[1]  # rows of a product do not depend on each other here
 
 
 def test_arguments_of_the_gemms(weights, installed):
@@ -108,9 +112,11 @@ def test_an_injected_order_through_the_stages(weights, installed):
     assert path.mode() == reference.fingerprint(given)
     assert surface.shape == (48, 256)
     assert not torch.equal(surface, path.gate_up)  # W2 has overwritten it
+    output = path.output().tobytes()
     stable = prepared(inputs, STABLE)
+    stable.poison()
     stable.call(0)
-    assert stable.output().tobytes() == path.output().tobytes()
+    assert stable.output().tobytes() == output
 
 
 def test_repacked_layouts_are_those_of_numpy(weights):
@@ -146,7 +152,7 @@ def test_a_wrong_zero_point_is_caught(weights, installed):
     assert found.min_cosine < 0.9999
 
 
-def test_dirty_lock_words_end_the_process(weights, installed):
+def test_dirty_lock_words_end_the_process_and_never_reach_the_next_arm(weights, installed):
     inputs = inputs_of(weights, 1)
     path = marlin.MarlinPath(inputs, vllm_ops.load(), marlin.Configuration(), alignment.stable, 8)
     path(0)
@@ -154,6 +160,47 @@ def test_dirty_lock_words_end_the_process(weights, installed):
     path._locks[2] = 1
     with pytest.raises(WorkerError, match="expected lock words of 0 behind a call, found others"):
         path.output()
+    prepared(inputs, NATIVE).call(0)  # the stand-in refuses lock words that are not 0
+    path.output()
+
+
+def addresses(path):
+    tensors = (*path.routes.tensors, path.gate_up, path.activated, path.routed, path.y, path._locks)
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def test_arms_of_a_point_share_their_memory(weights, installed):
+    """Equal addresses in all arms of a point, whatever their alignment and launches; the lock words in all of a layer."""
+    here, there = inputs_of(weights, 3), inputs_of(weights, 3)
+    ops, explicit = vllm_ops.load(), marlin.Configuration(w13=(64, 128, 1), w2=(64, 128, 2))
+    first = marlin.MarlinPath(here, ops, marlin.Configuration(), alignment.native(ops.align), 8)
+    second = marlin.MarlinPath(here, ops, explicit, alignment.stable, 8)
+    assert addresses(first) == addresses(second)
+    assert len(set(addresses(first))) == 7  # gate_up and routed begin together
+    elsewhere = addresses(marlin.MarlinPath(there, ops, explicit, alignment.stable, 8))
+    assert [a == b for a, b in zip(addresses(first), elsewhere, strict=True)] == [False] * 7 + [True]
+    wider = addresses(marlin.MarlinPath(here, ops, explicit, alignment.stable, 16))
+    assert wider[-1] == elsewhere[-1]
+    assert not set(wider[:-1]) & set(addresses(first)[:-1])
+
+
+def test_an_arm_that_writes_nothing_does_not_pass_for_another(weights, installed):
+    inputs = inputs_of(weights, 3)
+    prepared(inputs, STABLE).call(0)
+    installed["_moe_C::moe_sum"].function = lambda values, result: None
+    idle = prepared(inputs, NATIVE)
+    idle.poison()
+    idle.call(0)
+    assert np.isnan(idle.output()).all()
+
+
+def test_buffers_go_with_the_inputs(weights):
+    inputs = inputs_of(weights, 3)
+    kept = weakref.ref(marlin_buffers.marlin_buffers(inputs, 8).routes.sorted_token_ids)
+    assert marlin_buffers.marlin_buffers(inputs, 8).routes.sorted_token_ids is kept()
+    del inputs
+    gc.collect()
+    assert kept() is None
 
 
 def test_scratch():
