@@ -301,7 +301,7 @@ class Analyst:
         )
 
     def _flags(self, candidate: Arm, baseline: Arm, point: Point) -> PointFlags:
-        involved = [candidate, baseline, *(arm for arm in self.protocol.arms_at(point.id) if arm.of == baseline.name)]
+        involved = [candidate, baseline, *(arm for arm in self.protocol.arms_at(point.id) if arm.role.is_control)]
         reasons = [(arm.name, self.evidence.why_unsupported(point.id, arm.name)) for arm in involved]
         return PointFlags(
             failed_processes=tuple(self.evidence.failed[point.id]),

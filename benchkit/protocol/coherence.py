@@ -137,8 +137,8 @@ def _comparisons(protocol: Protocol) -> Iterator[str]:
         if comparison.claim != "descriptive":
             if arms[comparison.candidate].role is not Role.CANDIDATE:
                 yield f"{path}.candidate: a claim needs an arm with role candidate, found {arms[pair[0]].role}"
-            if arms[comparison.baseline].role is not Role.BASELINE:
-                yield f"{path}.baseline: a claim needs the arm with role baseline, found {arms[pair[1]].role}"
+            if arms[comparison.baseline].role not in (Role.BASELINE, Role.COMPARATOR):
+                yield f"{path}.baseline: a claim needs an arm with role baseline or comparator, found {arms[pair[1]].role}"
         if arms[pair[0]].calls_per_sample != arms[pair[1]].calls_per_sample:
             yield f"{path}: {pair[0]} and {pair[1]} take different calls_per_sample and cannot be compared"
         if not any(arms[pair[0]].stands_at(p.id) and arms[pair[1]].stands_at(p.id) for p in points):
