@@ -287,6 +287,18 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repacking:
+    """What an arm does once a process to the weights: one copy from the checkpoint's layout into its own."""
+
+    arm: str
+    processes: int
+    median_ns: float
+    least_ns: int
+    most_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
     """How often the software power cap was active at a point, and the SM clocks that were seen."""
 
@@ -343,6 +355,7 @@ class Supplement:
     stages: tuple[StageShare, ...]
     bookkeeping: tuple[Bookkeeping, ...]
     launches: tuple[Launches, ...]
+    repacking: tuple[Repacking, ...]
     power_cap: tuple[PowerCap, ...]
     ceilings: tuple[Ceiling, ...]
     uneven: tuple[Uneven, ...]

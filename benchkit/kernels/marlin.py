@@ -26,8 +26,8 @@ from benchkit.fixture.layer import AWQ, AWQ_GROUP, MoeInputs, tensor_bytes
 from benchkit.kernels import alignment, vllm_ops
 from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.marlin_buffers import MOST_PER_SM, lock_words, marlin_buffers, multiprocessors
-from benchkit.kernels.marlin_repack import MarlinGemm, marlin_weights
-from benchkit.kernels.marlin_selector import block_size, shared_bytes, tiles
+from benchkit.kernels.marlin_repack import MarlinGemm, marlin_layer
+from benchkit.kernels.marlin_selector import block_size, resident, shared_bytes, tiles
 from benchkit.kernels.reference import moe_truth
 from benchkit.kernels.vllm_ops import VllmOps
 from benchkit.units import FloatArray
@@ -62,14 +62,16 @@ def parse_configuration(params: Params) -> Configuration:
 
 
 def space(inputs: MoeInputs) -> Iterator[Params]:
-    """The explicit configurations of both GEMMs that fit this layer, each with vLLM's own alignment."""
+    """The explicit configurations of both GEMMs that fit this layer and an SM's registers, each with vLLM's own alignment."""
     weights = inputs.weights
     sizes = {"w13": (weights.hidden, 2 * weights.intermediate), "w2": (weights.intermediate, weights.hidden)}
     rows = block_size(inputs.tokens, inputs.top_k, weights.experts)
     shared = _shared_limit(inputs.x.device)
     fitting = []
     for size_k, size_n in sizes.values():
-        each = [(k, n, count) for k, n, _ in tiles(rows) for count in range(1, MOST_PER_SM + 1)]
+        each = [
+            (k, n, count) for k, n, _ in tiles(rows) for count in range(1, min(MOST_PER_SM, resident(k, n, rows)) + 1)
+        ]
         fitting.append([shape for shape in each if _shape_problem(shape, size_k, size_n, rows, shared) is None])
     for shapes in itertools.product(*fitting):
         named = zip(_GEMMS, shapes, strict=True)
@@ -125,6 +127,7 @@ def prepare(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
         scratch_bytes=path.scratch_bytes,
         binaries={**ops.binaries, **ours},
         mode=path.mode,
+        repacking=path.repacking,
     )
 
 
@@ -139,7 +142,8 @@ class MarlinPath:
     ) -> None:
         weights, routes = inputs.weights, inputs.routing.routes
         self.inputs, self._ops, self._configuration, self._align = inputs, ops, configuration, align
-        self._weights = marlin_weights(weights)
+        layer = marlin_layer(weights)
+        self._weights, self.repacking = layer.copies, layer.repacking
         self._locks = lock_words(weights)
         buffers = marlin_buffers(inputs, block)
         self._products, self.activated, self.y = buffers.products, buffers.activated, buffers.y

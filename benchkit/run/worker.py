@@ -15,7 +15,7 @@ import hashlib
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,7 @@ class Worker:
                 copies={point.id: protocol.fixture.copies for point in protocol.points},
                 unsupported=unsupported,
                 binaries=dict(sorted(binaries.items())),
+                repacking=_repacking(ready.values()),
                 problems=problems,
             )
         )
@@ -259,6 +260,17 @@ def first_wrong(output: FloatArray, expected: FloatArray, max_rel_error: float) 
     at = int(off[0]) if len(off) else int(np.argmax(away))
     index = [int(i) for i in np.unravel_index(at, output.shape)]
     return f"first wrong element {index}: expected {expected.flat[at]:.9g}, found {output.flat[at]:.9g}"
+
+
+def _repacking(points: Iterable[tuple[ReadyArm | tuple[Arm, Support], ...]]) -> list[list[str | int]]:
+    """[arm, ns, bytes] of every arm that repacked its weights; controls are the baseline again."""
+    found = {
+        entry.arm.name: entry.prepared.repacking
+        for arms in points
+        for entry in _supported(arms)
+        if entry.prepared.repacking is not None and not entry.arm.role.is_control
+    }
+    return [[name, each.duration_ns, each.nbytes] for name, each in found.items()]
 
 
 def _supported(arms: tuple[ReadyArm | tuple[Arm, Support], ...]) -> tuple[ReadyArm, ...]:

@@ -13,7 +13,7 @@ from benchkit.fixture.layer import MoeInputs, MoeWeights, make_inputs, make_weig
 from benchkit.fixture.routing import Routing, route
 from benchkit.kernels import alignment, marlin, registry, vllm_ops
 from benchkit.kernels.contract import Params, PreparedArm, Support
-from benchkit.kernels.marlin_repack import marlin_weights
+from benchkit.kernels.marlin_repack import marlin_layer
 from benchkit.kernels.marlin_selector import H200, block_size, select
 from benchkit.kernels.reference import compare
 
@@ -246,4 +246,4 @@ def test_the_repack_is_that_of_the_op(ops, weights):
         pytest.skip("the op is in a file that was not needed")
     for expert in (0, 77, 127):
         found = repack(weights.w13[0][expert], HIDDEN, 2 * INTERMEDIATE, 4, False)
-        assert torch.equal(found, marlin_weights(weights)[0].w13.weight[expert])
+        assert torch.equal(found, marlin_layer(weights).copies[0].w13.weight[expert])

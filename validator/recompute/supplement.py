@@ -6,7 +6,8 @@ Rules:
 3. The share of a component is its median time over the sum of the medians of all components at the point.
 4. Bookkeeping is what the stages sort, pad, gather, scatter and combine take of that sum (``params.stage`` of a component).
 5. Kernel names, scratch and launches are those of the first analysed process; another one's differ nowhere (``KERNEL_IDENTITY``).
-6. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
+6. What repacking costs stands in processes.parquet, once for each arm that repacks and each process.
+7. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
 """
 
 import math
@@ -22,6 +23,7 @@ from validator.findings import (
     Launches,
     Numbers,
     PowerCap,
+    Repacking,
     StageShare,
     Supplement,
     Uneven,
@@ -43,6 +45,7 @@ def supplement(view: View, numbers: Numbers) -> Supplement:
         stages=tuple(_stages(numbers.arms)),
         bookkeeping=tuple(_bookkeeping(view, numbers.arms)),
         launches=tuple(_launches(view, numbers.arms)),
+        repacking=tuple(_repacking(view)),
         power_cap=tuple(_power_cap(view)),
         ceilings=tuple(_ceilings(view, numbers.arms)),
         uneven=tuple(_uneven(view)),
@@ -166,6 +169,25 @@ def _launches(view: View, arms: tuple[ArmSummary, ...]) -> Iterator[Launches]:
                 kernels=" + ".join(next(iter(processes.values()))),
                 scratch_bytes_per_token=arm.scratch_bytes / batch if arm.scratch_bytes is not None and batch else None,
                 issued_gb_per_s=arm.issued_bytes / arm.median_ns if arm.issued_bytes and arm.median_ns else None,
+            )
+
+
+def _repacking(view: View) -> Iterator[Repacking]:
+    """Give the one-time cost of arms that repack weights, over the analysed attempts; bytes are the largest that one states."""
+    stated: dict[str, list[tuple[int, int]]] = {}
+    for record, _ in view.records():
+        for name, elapsed, size in record.repacking if record.analysed else ():
+            stated.setdefault(name, []).append((elapsed, size))
+    for arm in view.protocol.arms:
+        if found := stated.get(arm.name):
+            times = [elapsed for elapsed, _ in found]
+            yield Repacking(
+                arm=arm.name,
+                processes=len(found),
+                median_ns=float(np.median(times)),
+                least_ns=min(times),
+                most_ns=max(times),
+                bytes=max(size for _, size in found),
             )
 
 

@@ -16,7 +16,7 @@ from benchkit.fixture.marlin_layout import to_marlin
 from benchkit.fixture.routing import Routing, route
 from benchkit.kernels import alignment, marlin, marlin_buffers, registry, vllm_ops
 from benchkit.kernels.contract import PreparedArm, Support
-from benchkit.kernels.marlin_repack import marlin_weights
+from benchkit.kernels.marlin_repack import marlin_layer
 from benchkit.kernels.marlin_selector import block_size
 from benchkit.kernels.reference import compare
 
@@ -64,6 +64,7 @@ def test_the_layer(weights, installed, tokens, top_k, params):
     assert arm.expected("original").shape == (tokens, 256)
     assert compare(arm.output(), arm.expected("original")).rel_error > 0.05
     assert arm.binaries == {"vllm/_moe_C.abi3.so": "ab" * 32}
+    assert arm.repacking is marlin_layer(weights).repacking
     assert len(arm.output_bytes()) == tokens * 256 * 2
 
 
@@ -91,7 +92,7 @@ def test_arguments_of_the_gemms(weights, installed):
     assert (w13[15:22], w13[26:]) == ((8, 2, False, marlin.UINT4, 3, 256, 256), (64, 128, 3))
     assert (w2[15:22], w2[26:]) == ((8, 1, True, marlin.UINT4, 6, 256, 128), (-1, -1, -1))
     assert w13[1].data_ptr() == w2[1].data_ptr()  # one buffer for both, as in vLLM
-    assert w13[2] is marlin_weights(weights)[1].w13.weight
+    assert w13[2] is marlin_layer(weights).copies[1].w13.weight
     assert w13[10].numel() == 4
     ((given, experts, block, *_),) = installed["_moe_C::moe_align_block_size"].calls
     assert (given is inputs.topk_ids, experts, block) == (True, 6, 8)
@@ -120,8 +121,10 @@ def test_an_injected_order_through_the_stages(weights, installed):
 
 
 def test_repacked_layouts_are_those_of_numpy(weights):
-    (first, second), parts = marlin_weights(weights), weights.parts()
-    assert marlin_weights(weights) is marlin_weights(weights)
+    (first, second), parts = marlin_layer(weights).copies, weights.parts()
+    assert marlin_layer(weights) is marlin_layer(weights)
+    assert marlin_layer(weights).repacking.nbytes == marlin_layer(weights).copies[1].nbytes
+    assert marlin_layer(weights).repacking.duration_ns > 0
     for name in ("w13", "w2"):
         arrays = [parts[f"{name}{part}"][0].numpy() for part in ("", "_zero", "_scale")]
         right = to_marlin(awq.AwqMatrix(qweight=arrays[0], qzeros=arrays[1], scales=arrays[2]))
@@ -142,7 +145,7 @@ def test_a_wrong_zero_point_is_caught(weights, installed):
     arm.call(0)
     assert compare(arm.output(), arm.expected("stored")).rel_error < 1e-3
     expert = int(inputs.routing.topk_ids[0, 0])
-    zeros = marlin_weights(weights)[0].w2.zeros[expert]
+    zeros = marlin_layer(weights).copies[0].w2.zeros[expert]
     kept = zeros.clone()
     zeros ^= 0x11111111
     arm.call(0)
@@ -280,7 +283,7 @@ def test_configurations_that_do_not_fit(weights, installed, shape, reason):
 
 def test_search_space(weights, installed):
     tried = list(registry.search_space("marlin_moe", inputs_of(weights, 1)))
-    assert len(tried) == 12 * 12
+    assert len(tried) == 10 * 10  # of 128 x 128 tiles an SM's registers hold two
     assert tried[0] == {
         "alignment": "native",
         "w13_thread_k": 128,
