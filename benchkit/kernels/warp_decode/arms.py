@@ -246,7 +246,10 @@ def _many(layout: str) -> tuple[tuple[UpTiles, ...], tuple[DownTiles, ...]]:
 
 
 def _space(layout: str, tokens: int) -> Iterator[Params]:
-    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows."""
+    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows.
+
+    ``chains`` is always said for AWQ, also where it is 1: a point's own parameters can change one of all points, not take it away.
+    """
     ups, downs = _UPS[layout], _DOWNS[layout]
     if tokens > 64:
         more_ups, more_downs = _many(layout)
@@ -260,6 +263,8 @@ def _space(layout: str, tokens: int) -> Iterator[Params]:
     ]
     for tiles in (*pairs, *(tiles for _, tiles in TABLE[layout])):
         params = as_params(tiles)
+        if LAYOUTS[layout].weight_format == AWQ:
+            params["chains"] = tiles.chains
         if str(params) not in seen:
             seen.add(str(params))
             yield params
