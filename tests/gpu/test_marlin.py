@@ -16,6 +16,8 @@ from benchkit.kernels.contract import Params, PreparedArm, Support
 from benchkit.kernels.marlin_repack import marlin_layer
 from benchkit.kernels.marlin_selector import H200, block_size, select
 from benchkit.kernels.reference import compare
+from benchkit.kernels.warp_decode.configuration import as_params
+from benchkit.kernels.warp_decode.dispatch import TABLE
 
 pytestmark = pytest.mark.gpu
 
@@ -23,6 +25,7 @@ EXPERTS, HIDDEN, INTERMEDIATE, TOP_K = 128, 2048, 768, 8
 BATCHES = (1, 2, 4, 8, 16, 21, 32, 64, 128)
 ALIGNMENTS = ("native", "stable")
 REPEATS = 30
+LARGEST_TILES = as_params(TABLE["awq-packed"][-1][1])
 REPACK = "_C::awq_marlin_repack"
 REPACK_ARGUMENTS = "(Tensor b_q_weight, SymInt size_k, SymInt size_n, int num_bits, bool is_a_8bit) -> Tensor"
 
@@ -246,26 +249,34 @@ def test_b03_six_repeats_of_a_split_product(device, ops):
     assert digests == digests[:1] * 6
 
 
-def test_b04_a_token_among_others(device, ops, weights):
-    """Token 0 alone decides its values within the tolerance; whether its bits depend on the batch is said, not assumed."""
-    rows = {}
+@pytest.mark.parametrize(
+    ("kernel", "params"),
+    [("marlin_moe", {"alignment": "stable"}), ("marlin_moe", {"alignment": "native"}), ("wd_awq", LARGEST_TILES)],
+    ids=["stable", "native", "wd_awq"],
+)
+def test_b04_a_token_among_others(device, ops, weights, kernel, params):
+    """Token 0 alone decides its values within the tolerance; whether its bits depend on the batch is said of the tested M, not assumed.
+
+    The split of K depends on how many blocks there are, so Marlin's may; the tiles of ``wd_awq`` are those of its largest batch throughout.
+    """
+    rows, largest_batch = {}, route("uniform", 9, 257, EXPERTS, TOP_K)
+    x = make_inputs(weights, largest_batch).x
     for tokens in (4, 16, 64, 257):
-        ids = route("uniform", 9, 257, EXPERTS, TOP_K)
-        routing = Routing(topk_ids=ids.topk_ids[:tokens].copy(), topk_weights=ids.topk_weights[:tokens].copy())
-        inputs = make_inputs(weights, routing)
-        x = make_inputs(weights, ids).x[:tokens].clone()
-        arm = prepared(
-            MoeInputs(
-                weights=weights, x=x, topk_ids=inputs.topk_ids, topk_weights=inputs.topk_weights, routing=routing
-            ),
-            {"alignment": "stable"},
-        )
+        ids, shares = largest_batch.topk_ids[:tokens].copy(), largest_batch.topk_weights[:tokens].copy()
+        routing = Routing(topk_ids=ids, topk_weights=shares)
+        on_device = {"topk_ids": torch.from_numpy(ids).cuda(), "topk_weights": torch.from_numpy(shares).cuda()}
+        inputs = MoeInputs(weights=weights, x=x[:tokens].clone(), routing=routing, **on_device)
+        arm = registry.prepare(kernel, inputs, params)
+        assert isinstance(arm, PreparedArm), arm
+        arm.poison()
         arm.call(0)
         device.synchronize()
+        assert compare(arm.output(), arm.expected("stored")).rel_error < 1e-3
         rows[tokens] = arm.output()[0]
     equal = [tokens for tokens, row in rows.items() if np.array_equal(row, rows[4])]
     largest = max(float(np.abs(row - rows[4]).max()) for row in rows.values())
-    print(f"B04: token 0 has the bits of M=4 at {equal}; largest difference {largest:.3g}")
+    word = "batch-invariant over these M" if len(equal) == len(rows) else "batch-variant"
+    print(f"B04: {kernel}: {word}: token 0 has the bits of M = 4 at {equal}; largest difference {largest:.9g}")
     assert largest < 1e-2
 
 
