@@ -289,8 +289,10 @@ class CudaDevice:
 
     def _empty_graph(self) -> Any:
         """A graph that does nothing; as long as it is there, so is the pool that others share."""
-        nothing = torch.zeros(1, dtype=torch.int64, device=self.torch_device)
-        return self.capture(lambda: self.delay_launch(nothing.data_ptr())(self.stream.cuda_stream))
+        length = torch.zeros(1, dtype=torch.int64, device=self.torch_device)
+        wait = self.delay_launch(length.data_ptr())
+        wait(self.stream.cuda_stream)  # what is loaded on first use cannot be in a capture
+        return self.capture(lambda: wait(self.stream.cuda_stream))
 
     def _pci_bus_id(self) -> str | None:
         parts = [getattr(self._properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
