@@ -287,6 +287,20 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Invariance:
+    """Whether a token kept its bits among different numbers of others: how many of the tested batches are equal to the smallest."""
+
+    arm: str
+    batches: str
+    others: str
+    tested: int
+    equal: int
+    outputs: int
+    max_abs_difference: float | None
+    seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Repacking:
     """What an arm does once a process to the weights: one copy from the checkpoint's layout into its own."""
 
@@ -356,6 +370,7 @@ class Supplement:
     bookkeeping: tuple[Bookkeeping, ...]
     launches: tuple[Launches, ...]
     repacking: tuple[Repacking, ...]
+    invariance: tuple[Invariance, ...]
     power_cap: tuple[PowerCap, ...]
     ceilings: tuple[Ceiling, ...]
     uneven: tuple[Uneven, ...]

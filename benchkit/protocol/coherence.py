@@ -95,6 +95,15 @@ def _arms(protocol: Protocol) -> Iterator[str]:
             yield f'arm[{index}].correctness.truth: "{arm.tolerance.truth}" is not among correctness.truths'
         if arm.tolerance.deterministic and not protocol.repeats and not arm.role.is_control:
             yield f"arm[{index}].correctness.deterministic: needs correctness.repeats, from which it is judged"
+        if arm.tolerance.batch_invariant and not arm.role.is_control and not _several_batches(protocol, arm):
+            yield f"arm[{index}].correctness.batch_invariant: needs a moe fixture and two batches at which {arm.name} stands"
+
+
+def _several_batches(protocol: Protocol, arm: Arm) -> bool:
+    """Whether a token can be seen among different numbers of others."""
+    points = [point for point in protocol.points if arm.stands_at(point.id)]
+    moe = isinstance(protocol.fixture, MoeFixture) and arm.role is not Role.CEILING
+    return moe and len({point.beside("batch") for point in points}) < len(points)
 
 
 def _controls(protocol: Protocol) -> Iterator[str]:

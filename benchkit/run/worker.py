@@ -38,6 +38,7 @@ from benchkit.run.locking import arm_sources
 from benchkit.run.records import Header, RecordWriter
 from benchkit.units import NS_PER_MS, FloatArray
 
+COMPARED = (Role.BASELINE, Role.CANDIDATE, Role.COMPARATOR)
 DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
 
 
@@ -66,6 +67,7 @@ class Worker:
             for arm in _supported(ready[planned.point.id]):
                 self._check(arm, planned.point, stage="eager")
                 self._repeat(arm, planned.point)
+        self._among(tuple(planned.point for planned in points))
         for planned in points:
             self._time_point(planned, _supported(ready[planned.point.id]))
 
@@ -170,6 +172,32 @@ class Worker:
             mode = None if prepared.mode is None else prepared.mode()
             rows.append([point.id, ready.arm.name, repeat, mode, digest])
         self._writer.rows("repeats", rows)
+
+    def _among(self, points: tuple[Point, ...]) -> None:
+        """Where an arm claims to be batch-invariant: token 0 of the largest batch among fewer and fewer others, compared with the fewest."""
+        protocol, rows = self._protocol, []
+        if not any(arm.tolerance.batch_invariant for arm in protocol.arms if not arm.role.is_control):
+            return
+        groups: dict[object, list[Point]] = {}
+        for point in sorted(points, key=lambda each: each.integer("batch")):
+            groups.setdefault(point.beside("batch"), []).append(point)
+        for arm in protocol.arms:
+            for group in groups.values() if arm.role in COMPARED else ():
+                first: FloatArray | None = None
+                for point in group:
+                    prepared = self._bench.among(arm, point, group[-1]) if arm.stands_at(point.id) else None
+                    if not isinstance(prepared, PreparedArm):
+                        continue
+                    prepared.poison()
+                    prepared.call(0)
+                    self._bench.device.synchronize()
+                    row = np.ascontiguousarray(prepared.output()[:1])
+                    first = row if first is None else first
+                    found = self._bench.accuracy(row, first)
+                    digest = hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()
+                    errors = [found.min_cosine, found.max_abs_error, found.rel_error]
+                    rows.append([point.id, arm.name, "batch", "eager", *errors, digest])
+        self._writer.rows("correctness", rows)
 
     def _time_point(self, planned: PlannedPoint, ready: tuple[ReadyArm, ...]) -> None:
         point = planned.point

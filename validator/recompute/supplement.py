@@ -30,6 +30,7 @@ from validator.findings import (
 )
 from validator.reading.rows import View
 from validator.reading.tables import Frame
+from validator.recompute.invariance import TRUTH, invariance
 from validator.recompute.measure import measure
 from validator.recompute.series import series
 
@@ -46,6 +47,7 @@ def supplement(view: View, numbers: Numbers) -> Supplement:
         bookkeeping=tuple(_bookkeeping(view, numbers.arms)),
         launches=tuple(_launches(view, numbers.arms)),
         repacking=tuple(_repacking(view)),
+        invariance=tuple(dict.fromkeys(invariance(view).values())),
         power_cap=tuple(_power_cap(view)),
         ceilings=tuple(_ceilings(view, numbers.arms)),
         uneven=tuple(_uneven(view)),
@@ -60,7 +62,7 @@ def _accuracy(view: View) -> Iterator[Accuracy]:
     analysed = {(record.process, record.attempt) for record, _ in view.records() if record.analysed}
     rows: dict[tuple[str, str, str], list[int]] = {}
     for row in range(frame.rows):
-        if frame.process(row) in analysed:
+        if frame.process(row) in analysed and frame.text("truth", row) != TRUTH:
             key = (frame.text("point", row), frame.text("arm", row), frame.text("truth", row))
             rows.setdefault(key, []).append(row)
     for point in view.protocol.points:

@@ -59,6 +59,7 @@ def _beside(report: Report) -> list[Extra]:
         ("accuracy against each truth", (), several),
         ("kernels", (), found.launches),
         ("repacking", (), found.repacking),
+        ("one token among others", (), found.invariance),
         ("stages", (), found.stages),
         ("bookkeeping", (), found.bookkeeping),
         ("software power cap", (), capped),

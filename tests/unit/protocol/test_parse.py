@@ -177,13 +177,6 @@ def test_what_ties_the_sections_together(old: str, new: str, problem: str) -> No
     assert any(found.startswith(problem) for found in problems(changed(old, new)))
 
 
-def test_nobody_can_claim_batch_invariance() -> None:
-    """Trial B04: the word is not to be had, since no run measures one token at several batches; a GPU test says what was seen."""
-    (problem,) = problems(changed("deterministic = true", "batch_invariant = true"))
-    known = "deterministic, max_rel_error, min_cosine, truth"
-    assert problem == f"arm[0].correctness.batch_invariant: unknown key; known here: {known}"
-
-
 def test_unknown_schema_is_named_alone() -> None:
     (problem,) = problems(changed("benchkit.protocol/1", "benchkit.protocol/2"))
     assert problem == 'schema: expected "benchkit.protocol/1", found "benchkit.protocol/2"; this version reads no other'
