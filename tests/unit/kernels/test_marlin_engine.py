@@ -9,6 +9,7 @@ import pytest
 import torch
 import vllm_stand_in
 
+from benchkit.bundle.tables import build_table
 from benchkit.device.ports import LaunchedKernel
 from benchkit.errors import MachineError, WorkerError
 from benchkit.fixture.alignment import study_ids
@@ -139,6 +140,14 @@ def test_the_raw_engine_runs_the_graph_that_was_given_its_grid(plans, ops, monke
     assert [call[26:] for call in gemm.calls] == [(64, 128, 2)] * 4
     plain = run_path(path_of(plans, ops, alignment.injected(plans.alignment(plans.plans["P0"]))))
     assert all(np.array_equal(surfaces[name], plain[name]) for name in SURFACES)
+    made = engine.run(study.cell("whole_tiles"), "H1")
+    assert (made.treatment, made.injected, made.alignment.plan.tolist()) == ("none", True, plans.plans["P1"].tolist())
+    assert {gemm: (one.thread_k, one.thread_n, one.grid) for gemm, one in made.launches.items()} == {
+        "w13": (64, 128, 200),
+        "w2": (64, 128, 200),
+    }
+    table = build_table("trajectories", [[13, 0, *made.row(["whole_tiles", "H1", 0], 5)]])
+    assert table.column("w2_grid").to_pylist() == [200]
 
 
 def test_room_for_any_grid():
