@@ -287,6 +287,32 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Invariance:
+    """Whether a token kept its bits among different numbers of others: how many of the tested batches are equal to the smallest."""
+
+    arm: str
+    batches: str
+    others: str
+    tested: int
+    equal: int
+    outputs: int
+    max_abs_difference: float | None
+    seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repacking:
+    """What an arm does once a process to the weights: one copy from the checkpoint's layout into its own."""
+
+    arm: str
+    processes: int
+    median_ns: float
+    least_ns: int
+    most_ns: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCap:
     """How often the software power cap was active at a point, and the SM clocks that were seen."""
 
@@ -343,6 +369,8 @@ class Supplement:
     stages: tuple[StageShare, ...]
     bookkeeping: tuple[Bookkeeping, ...]
     launches: tuple[Launches, ...]
+    repacking: tuple[Repacking, ...]
+    invariance: tuple[Invariance, ...]
     power_cap: tuple[PowerCap, ...]
     ceilings: tuple[Ceiling, ...]
     uneven: tuple[Uneven, ...]

@@ -301,17 +301,24 @@ class Analyst:
         )
 
     def _flags(self, candidate: Arm, baseline: Arm, point: Point) -> PointFlags:
-        involved = [candidate, baseline, *(arm for arm in self.protocol.arms_at(point.id) if arm.of == baseline.name)]
+        involved = [candidate, baseline, *(arm for arm in self.protocol.arms_at(point.id) if arm.role.is_control)]
         reasons = [(arm.name, self.evidence.why_unsupported(point.id, arm.name)) for arm in involved]
         return PointFlags(
             failed_processes=tuple(self.evidence.failed[point.id]),
             unsupported=tuple(f"{name}: {reason}" for name, reason in reasons if reason is not None),
-            outputs=tuple(
-                Outputs(arm=arm.name, output_sha256=tuple(self._outputs(arm, point)))
-                for arm in (candidate, baseline)
-                if arm.tolerance.deterministic
-            ),
+            outputs=tuple(claimed for arm in (candidate, baseline) for claimed in self._claimed(arm, point)),
         )
+
+    def _claimed(self, arm: Arm, point: Point) -> Iterator[Outputs]:
+        """The outputs of which the arm claims that they are one."""
+        if arm.tolerance.deterministic:
+            yield Outputs(arm=arm.name, output_sha256=tuple(self._outputs(arm, point)))
+        if arm.tolerance.batch_invariant:
+            others = point.beside("batch")
+            alike = {each.id for each in self.protocol.points if each.beside("batch") == others}
+            rows = [row for row in self.evidence.correctness if row["arm"] == arm.name and row["truth"] == "batch"]
+            digests = tuple(row["output_sha256"] for row in rows if row["point"] in alike)
+            yield Outputs(arm=arm.name, output_sha256=digests, of="batches and processes for token 0")
 
     def _outputs(self, arm: Arm, point: Point) -> list[str]:
         rows = self.evidence.repeats

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import rfc8785
 
 from benchkit.bundle.digest import file_sha256
-from benchkit.bundle.schema import table_schema
+from benchkit.bundle.schema import ADDED, table_schema
 from benchkit.bundle.seal import MANIFEST, MANIFEST_SCHEMA
 from benchkit.errors import BundleError
 from benchkit.protocol.files import TOML_BYTES, parse_toml, read_small
@@ -55,13 +55,15 @@ def bundle_table(folder: Path, name: str, columns: tuple[str, ...] | None = None
     try:
         with pq.ParquetFile(path) as file:  # read_table would import pandas on the way
             table = file.read(columns=list(columns) if columns else None)
-        return table.cast(_fields(table_schema(name, flushed=flushed), columns))
+        absent = {column for column in ADDED.get(name, ()) if column not in table.column_names}
+        return table.cast(_fields(table_schema(name, flushed=flushed), columns, absent))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BundleError(f"{path}: expected table benchkit.{name}/1, found something else: {error}") from error
 
 
-def _fields(schema: pa.Schema, columns: tuple[str, ...] | None) -> pa.Schema:
-    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
+def _fields(schema: pa.Schema, columns: tuple[str, ...] | None, absent: set[str]) -> pa.Schema:
+    wanted = schema.names if columns is None else columns
+    return pa.schema([field for field in schema if field.name in wanted and field.name not in absent])
 
 
 def open_bundle(folder: Path) -> Bundle:

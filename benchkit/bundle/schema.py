@@ -3,8 +3,9 @@
 Rules:
 1. Column order, types and nullability here are the format ``benchkit.<table>/1``; a change is a new version.
 2. ``samples`` ends with ``flush_ns`` where the cache is flushed before each sample (``cold-flush``), and only there.
-3. Units stand in the column names and in the field metadata.
-4. A comparison has TABLES, a study STUDY_TABLES; ``processes`` is the same in both.
+3. ``processes`` ends with ``repacking``; earlier bundles have no such column.
+4. Units stand in the column names and in the field metadata.
+5. A comparison has TABLES, a study STUDY_TABLES; ``processes`` is the same in both.
 """
 
 from collections.abc import Mapping
@@ -58,6 +59,7 @@ _COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
         "binaries": _STRING,
         "started_utc": _STRING,
         "ended_utc": _STRING,
+        "repacking": _STRING,
     },
     "telemetry": {
         **_KEY,
@@ -114,6 +116,7 @@ _STUDY_COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
 _FLUSH = {"flush_ns": _INT64}
 _NULLABLE = {("processes", "reason"), ("processes", "ended_utc"), ("repeats", "mode_sha256")}
 
+ADDED = {"processes": ("repacking",)}  # columns that an earlier version did not write
 TABLES = tuple(_COLUMNS)
 STUDY_TABLES = ("processes", *_STUDY_COLUMNS)
 

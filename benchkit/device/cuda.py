@@ -4,7 +4,8 @@ Rules:
 1. Before every sample persisting L2 lines are reset and, with ``cold-flush``, twice the L2 is overwritten between two events of their own.
    Then, in this order: the kernel that blocks the stream, the start event, the calls (one graph, or each launched on its own), the stop event, the release.
 2. Everything runs on one stream of our own, which is torch's current stream from the moment that the device is made.
-3. A graph is replayed once before it is timed. Events and graphs are made once per timer.
+3. A graph is replayed once before it is timed. Events and graphs are made once per timer. All graphs take what a call allocates from one pool, so that
+   equal calls find it at equal addresses: no two graphs run at once, and no call leaves anything there (``benchkit.kernels.contract``).
 4. The block gives up after five seconds, so that nothing hangs; a sample whose block gave up is marked as not blocked.
 5. A duration is the driver's float32 number of milliseconds x 1e6, rounded; zero and negative ones are passed on.
 """
@@ -211,6 +212,9 @@ class CudaDevice:
         cubin = compile_device(f"sm_{self._properties.major}{self._properties.minor}")
         self.binaries: Mapping[str, str] = {"device.cubin": cubin.sha256}
         self._module = Module(cubin)
+        self._pool: Any = None
+        self._keeps_pool = self._empty_graph()
+        self._pool = self._keeps_pool.pool()
         self.block = StreamBlock(self._module)
         self._telemetry = telemetry.open_by_uuid(str(self._properties.uuid), self._pci_bus_id())
         self.clock_tick_ns = self._measure_tick()
@@ -259,7 +263,7 @@ class CudaDevice:
         """``work`` as a CUDA graph on this device's stream; ``keep`` keeps the graph's nodes to be read."""
         graph = torch.cuda.CUDAGraph(keep_graph=True) if keep else torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self.stream):
                 work()
         except RuntimeError as error:
             raise WorkerError(f"expected calls that a CUDA graph can capture, found: {error}") from error
@@ -282,6 +286,13 @@ class CudaDevice:
     def delay_launch(self, length: int) -> Callable[[int], None]:
         """A launch that waits as many nanoseconds as the int64 at device address ``length`` says."""
         return self._module.launch("benchkit_delay", ctypes.c_void_p(length), grid=1, block=1)
+
+    def _empty_graph(self) -> Any:
+        """A graph that does nothing; as long as it is there, so is the pool that others share."""
+        length = torch.zeros(1, dtype=torch.int64, device=self.torch_device)
+        wait = self.delay_launch(length.data_ptr())
+        wait(self.stream.cuda_stream)  # what is loaded on first use cannot be in a capture
+        return self.capture(lambda: wait(self.stream.cuda_stream))
 
     def _pci_bus_id(self) -> str | None:
         parts = [getattr(self._properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]

@@ -5,6 +5,7 @@ from typing import Any
 
 from benchkit.cuda_source import bindings, checked
 from benchkit.device.ports import LaunchedKernel
+from benchkit.errors import WorkerError
 
 _NOTHING = (0, 0, 0)
 
@@ -31,6 +32,23 @@ def graph_kernels(graph: int) -> tuple[LaunchedKernel, ...]:
     """The work of the ``CUgraph`` with this handle; child graphs are listed in place, empty nodes left out."""
     driver = bindings("driver")
     return tuple(_nodes(driver, driver.CUgraph(graph)))
+
+
+def regrid(graph: int, grid: int) -> LaunchedKernel:
+    """Give the kernel of the ``CUgraph`` with this handle ``grid`` CUDA blocks, all else as it is; returns what then stands in the graph.
+
+    WorkerError where the graph holds anything but one kernel.
+    """
+    driver = bindings("driver")
+    nodes = _listed(driver.cuGraphGetNodes, driver.CUgraph(graph), 1)[0]
+    kinds = [checked(driver.cuGraphNodeGetType(node), "cuGraphNodeGetType") for node in nodes]
+    if kinds != [driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL]:
+        names = ", ".join(str(kind.name).removeprefix("CU_GRAPH_NODE_TYPE_").lower() for kind in kinds)
+        raise WorkerError(f"expected a call that launches one kernel, found {names or 'nothing'}")
+    params = checked(driver.cuGraphKernelNodeGetParams(nodes[0]), "cuGraphKernelNodeGetParams")
+    params.gridDimX, params.gridDimY, params.gridDimZ = grid, 1, 1
+    checked(driver.cuGraphKernelNodeSetParams(nodes[0], params), "cuGraphKernelNodeSetParams")
+    return _kernel(driver, nodes[0])
 
 
 def _nodes(driver: Any, graph: Any) -> Iterator[LaunchedKernel]:

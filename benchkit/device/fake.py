@@ -9,7 +9,8 @@ Rules:
 The script is TOML and every key is optional: ``clock_tick_ns``, ``l2_bytes``, ``jitter_ns`` (amplitude per call), ``flush_ns`` (before each
 sample of a ``cold-flush`` protocol, outside of its duration), ``pace_ms`` (real sleep per sample), ``[ns_per_call]`` arm or "arm@point" = ns,
 ``[process_ratio]`` arm = [factor per process], ``[throttle]`` point = reasons bit mask, ``unsupported = ["arm@point"]``, ``wrong = ["arm"]``
-(fails its correctness gate), ``wrong_replay = ["arm"]`` (fails it after the graph's replay), ``[[fail]]`` process, after (samples),
+(fails its correctness gate), ``wrong_replay = ["arm"]`` (fails it after the graph's replay), ``batch_variant = ["arm@point"]`` (token 0 has
+other bits among so many tokens), ``[[fail]]`` process, after (samples),
 how = error | exit | hang. Numbers are bounded when the script is read; a process whose virtual time runs out of int64 fails.
 """
 
@@ -51,6 +52,7 @@ class FakeScript:
     unsupported: Sequence[str] = ()
     wrong: Sequence[str] = ()
     wrong_replay: Sequence[str] = ()
+    batch_variant: Sequence[str] = ()
     fail: Sequence[Mapping[str, Any]] = ()
 
 
@@ -86,7 +88,7 @@ def _problems(script: FakeScript) -> Iterator[str]:
         good = isinstance(ratios, list) and all(_is_ratio(ratio) for ratio in ratios)
         if not good:
             yield f"process_ratio.{arm}: expected an array of numbers above 0 and at most {_MOST_RATIO}, found {ratios!r:.80}"
-    for name in ("unsupported", "wrong", "wrong_replay"):
+    for name in ("unsupported", "wrong", "wrong_replay", "batch_variant"):
         value = getattr(script, name)
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             yield f"{name}: expected an array of strings, found {value!r:.80}"

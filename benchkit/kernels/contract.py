@@ -33,6 +33,22 @@ class Support:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repacking:
+    """What an arm does once to weights before it can be called: one copy of the layer from the checkpoint's layout into its own.
+
+    Parameters
+    ----------
+    duration_ns:
+        On the host's clock, the device idle before and after.
+    nbytes:
+        Bytes of the result.
+    """
+
+    duration_ns: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedArm:
     """An arm ready to be called at one operating point.
 
@@ -55,6 +71,8 @@ class PreparedArm:
     mode:
         The mode that the last call ran in, where one set of inputs has several (SHA-256 of its route-block membership); None for an arm
         that has no such choice.
+    repacking:
+        What repacking the weights cost; None for an arm that reads them as the fixture has them.
     """
 
     call: Callable[[int], None]
@@ -65,6 +83,7 @@ class PreparedArm:
     scratch_bytes: int
     binaries: Mapping[str, str] = field(default_factory=dict)
     mode: Callable[[], str] | None = None
+    repacking: Repacking | None = None
 
 
 Prepare: TypeAlias = Callable[[Any, Params], PreparedArm | Support]

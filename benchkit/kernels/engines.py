@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from benchkit.kernels.registry import files_digest
-from benchkit.protocol.study import CPU_EMULATION, MARLIN_OP
+from benchkit.protocol.study import CPU_EMULATION, MARLIN_OP, MARLIN_RAW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,11 @@ _MARLIN = (
     "kernels/alignment.py",
     "kernels/alignment_triton.py",
     "kernels/marlin.py",
+    "kernels/marlin_buffers.py",
     "kernels/marlin_repack.py",
     "kernels/marlin_schedule.py",
+    "kernels/marlin_selector.py",
+    "kernels/repacking.py",
     "kernels/vllm_ops.py",
 )
 ENGINES: Mapping[str, Engine] = MappingProxyType(
@@ -39,6 +42,17 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         ),
         MARLIN_OP: Engine(
             sources=(*_STUDY, *_MARLIN, "mechanism/marlin_engine.py", "mechanism/orders.py"),
+            device="cuda",
+        ),
+        MARLIN_RAW: Engine(
+            sources=(
+                *_STUDY,
+                *_MARLIN,
+                "device/cuda_graph.py",
+                "mechanism/marlin_engine.py",
+                "mechanism/orders.py",
+                "mechanism/raw_engine.py",
+            ),
             device="cuda",
         ),
     }

@@ -4,8 +4,8 @@ Rules:
 1. GEMMs, activation and sum are the compiled ops of the installed vLLM (``vllm_ops``), called as its ``fused_marlin_moe`` calls them: fp16, reduction in
    fp32 and in series, no atomics on values, routing weights applied by W2. Alignment is vLLM's op (``native``) or ours (``stable``).
 2. Without explicit ones the op chooses its own launch configurations. An explicit one is tile rows, tile columns and CUDA blocks per SM together.
-3. Buffers have the sizes that vLLM gives them, and W13 and W2 write to the same one, as there. The lock words of split tiles belong to one arm of
-   one process: nothing that another process left can hang it.
+3. Buffers have the sizes that vLLM gives them, and W13 and W2 write to the same one, as there. All arms of a point share them, and all of a process
+   the lock words of split tiles (``marlin_buffers``).
 4. The driver compiles the GEMMs at their first launch (about 40 s, kept in its cache): that is the correctness gate's call, before any timing.
 
 Source: vLLM 0.22.0, model_executor/layers/fused_moe/experts/marlin_moe.py and csrc/moe/marlin_moe_wna16/ops.cu.
@@ -25,8 +25,9 @@ from benchkit.fixture.awq_shapes import layer_reasons
 from benchkit.fixture.layer import AWQ, AWQ_GROUP, MoeInputs, tensor_bytes
 from benchkit.kernels import alignment, vllm_ops
 from benchkit.kernels.contract import Params, PreparedArm, Support
-from benchkit.kernels.marlin_repack import MarlinGemm, marlin_weights
-from benchkit.kernels.marlin_selector import block_size, shared_bytes, tiles
+from benchkit.kernels.marlin_buffers import MOST_PER_SM, lock_words, marlin_buffers, multiprocessors
+from benchkit.kernels.marlin_repack import MarlinGemm, marlin_layer
+from benchkit.kernels.marlin_selector import block_size, resident, shared_bytes, tiles
 from benchkit.kernels.reference import moe_truth
 from benchkit.kernels.vllm_ops import VllmOps
 from benchkit.units import FloatArray
@@ -34,7 +35,6 @@ from benchkit.units import FloatArray
 ALIGNMENTS = ("native", "stable")
 UINT4 = 1125899906843648  # vLLM's number of the type: 4 bits, unsigned, zero points beside them
 _AUTO = (-1, -1, -1)
-_MOST_PER_SM = 4  # the most CUDA blocks of an SM
 _WIDEST_TILE = 256
 _GEMMS = ("w13", "w2")
 _CONFIGURATION = ("thread_k", "thread_n", "blocks_per_sm")
@@ -62,14 +62,16 @@ def parse_configuration(params: Params) -> Configuration:
 
 
 def space(inputs: MoeInputs) -> Iterator[Params]:
-    """The explicit configurations of both GEMMs that fit this layer, each with vLLM's own alignment."""
+    """The explicit configurations of both GEMMs that fit this layer and an SM's registers, each with vLLM's own alignment."""
     weights = inputs.weights
     sizes = {"w13": (weights.hidden, 2 * weights.intermediate), "w2": (weights.intermediate, weights.hidden)}
     rows = block_size(inputs.tokens, inputs.top_k, weights.experts)
     shared = _shared_limit(inputs.x.device)
     fitting = []
     for size_k, size_n in sizes.values():
-        each = [(k, n, count) for k, n, _ in tiles(rows) for count in range(1, _MOST_PER_SM + 1)]
+        each = [
+            (k, n, count) for k, n, _ in tiles(rows) for count in range(1, min(MOST_PER_SM, resident(k, n, rows)) + 1)
+        ]
         fitting.append([shape for shape in each if _shape_problem(shape, size_k, size_n, rows, shared) is None])
     for shapes in itertools.product(*fitting):
         named = zip(_GEMMS, shapes, strict=True)
@@ -125,29 +127,29 @@ def prepare(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
         scratch_bytes=path.scratch_bytes,
         binaries={**ops.binaries, **ours},
         mode=path.mode,
+        repacking=path.repacking,
     )
 
 
 class MarlinPath:
-    """Buffers of one arm at one point, and the stages that fill them; call it with a weight copy for the whole layer.
+    """The stages of one arm at one point over the buffers of that point; call it with a weight copy for the whole layer.
 
-    W13 and W2 write to the same memory, as in vLLM: read ``gate_up`` before ``w2`` runs.
+    W13 and W2 write to the same memory, as in vLLM: read ``gate_up`` before ``w2`` runs, and all else before another path of the same inputs runs.
     """
 
     def __init__(
         self, inputs: MoeInputs, ops: VllmOps, configuration: Configuration, align: alignment.Align, block: int
     ) -> None:
-        weights, device = inputs.weights, inputs.x.device
-        routes, hidden, intermediate = inputs.routing.routes, weights.hidden, weights.intermediate
+        weights, routes = inputs.weights, inputs.routing.routes
         self.inputs, self._ops, self._configuration, self._align = inputs, ops, configuration, align
-        self._weights = marlin_weights(weights)
-        self.routes = alignment.allocate(routes, weights.experts, block, device)
-        self._products = torch.empty(routes * max(2 * intermediate, hidden), dtype=torch.float16, device=device)
-        self.gate_up = self._products[: routes * 2 * intermediate].view(routes, 2 * intermediate)
-        self.activated = torch.empty((routes, intermediate), dtype=torch.float16, device=device)
-        self.routed = self._products[: routes * hidden].view(routes, hidden)
-        self._locks = torch.zeros(_multiprocessors(device) * _MOST_PER_SM, dtype=torch.int32, device=device)
-        self.y = torch.empty_like(inputs.x)
+        layer = marlin_layer(weights)
+        self._weights, self.repacking = layer.copies, layer.repacking
+        self._locks = lock_words(weights)
+        buffers = marlin_buffers(inputs, block)
+        self._products, self.activated, self.y = buffers.products, buffers.activated, buffers.y
+        self.routes = buffers.routes
+        self.gate_up = self._products[: routes * 2 * weights.intermediate].view(routes, 2 * weights.intermediate)
+        self.routed = self._products[: routes * weights.hidden].view(routes, weights.hidden)
 
     def __call__(self, copy: int) -> None:
         """One layer on weight copy ``copy``."""
@@ -200,10 +202,10 @@ class MarlinPath:
 
     @property
     def scratch_bytes(self) -> int:
-        """Buffers of ours, and the fp32 partial sums that the GEMM allocates in a call (the larger of its two)."""
+        """Shared buffers, and the fp32 partial sums that the GEMM allocates in a call (the larger of its two)."""
         rows, block = self.routes.sorted_token_ids.numel(), self.routes.block
         width = max(self.gate_up.shape[1], self.routed.shape[1])
-        values = min(width * rows, _multiprocessors(self.y.device) * _MOST_PER_SM * block * _WIDEST_TILE)
+        values = min(width * rows, multiprocessors(self.y.device) * MOST_PER_SM * block * _WIDEST_TILE)
         sums = 4 * values * (2 if block == 8 else 1)
         buffers = (self._products, self.activated, self._locks)
         return sum(int(each.nbytes) for each in buffers) + self.routes.nbytes + int(sums)
@@ -239,16 +241,9 @@ def _shape_problem(shape: tuple[int, int, int], size_k: int, size_n: int, block:
     if size_k % thread_k or size_n % thread_n:
         return f"needs tiles that fill {size_k} x {size_n}, found {thread_k} x {thread_n}"
     needed = (shared_bytes(thread_k, thread_n, -(-block // 16)) + 1536) * per_sm
-    if per_sm > _MOST_PER_SM or needed > shared_limit:
-        return f"needs up to {_MOST_PER_SM} CUDA blocks per SM within {shared_limit} bytes of shared memory, found {per_sm} of {needed} bytes"
+    if per_sm > MOST_PER_SM or needed > shared_limit:
+        return f"needs up to {MOST_PER_SM} CUDA blocks per SM within {shared_limit} bytes of shared memory, found {per_sm} of {needed} bytes"
     return None
-
-
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    count: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return count
 
 
 def _shared_limit(device: torch.device) -> int:

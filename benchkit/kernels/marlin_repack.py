@@ -14,9 +14,11 @@ from benchkit.fixture import awq_device
 from benchkit.fixture.awq import ORDER
 from benchkit.fixture.layer import MoeWeights
 from benchkit.fixture.marlin_layout import COLUMNS, GROUPED, ROWS, SINGLE, tile_places
+from benchkit.kernels.contract import Repacking
+from benchkit.kernels.repacking import timed
 
 _ASCENDING = tuple(range(8))
-_repacked: WeakKeyDictionary[MoeWeights, tuple["MarlinWeights", ...]] = WeakKeyDictionary()
+_repacked: WeakKeyDictionary[MoeWeights, "MarlinLayer"] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +39,11 @@ class MarlinGemm:
     scales: torch.Tensor
     zeros: torch.Tensor
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all three."""
+        return int(self.weight.nbytes + self.scales.nbytes + self.zeros.nbytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MarlinWeights:
@@ -45,16 +52,33 @@ class MarlinWeights:
     w13: MarlinGemm
     w2: MarlinGemm
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.w13.nbytes + self.w2.nbytes
 
-def marlin_weights(weights: MoeWeights) -> tuple[MarlinWeights, ...]:
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MarlinLayer:
+    """All copies of a layer, and what repacking the first of them cost."""
+
+    copies: tuple[MarlinWeights, ...]
+    repacking: Repacking
+
+
+def marlin_layer(weights: MoeWeights) -> MarlinLayer:
     """The copies of an AWQ layer as Marlin reads them, made when first asked for; ``awq_shapes.layer_reasons`` says which layers can be."""
     if weights not in _repacked:
-        parts = weights.parts()
-        w13, w2 = (repack(*(parts[f"{name}{part}"][0] for part in ("", "_scale", "_zero"))) for name in ("w13", "w2"))
-        first = MarlinWeights(w13=w13, w2=w2)
-        rest = (MarlinWeights(w13=_clone(w13), w2=_clone(w2)) for _ in range(weights.copies - 1))
-        _repacked[weights] = (first, *rest)
+        first, repacking = timed(lambda: _first(weights))
+        rest = (MarlinWeights(w13=_clone(first.w13), w2=_clone(first.w2)) for _ in range(weights.copies - 1))
+        _repacked[weights] = MarlinLayer(copies=(first, *rest), repacking=repacking)
     return _repacked[weights]
+
+
+def _first(weights: MoeWeights) -> MarlinWeights:
+    parts = weights.parts()
+    w13, w2 = (repack(*(parts[f"{name}{part}"][0] for part in ("", "_scale", "_zero"))) for name in ("w13", "w2"))
+    return MarlinWeights(w13=w13, w2=w2)
 
 
 def repack(qweight: torch.Tensor, scales: torch.Tensor, qzeros: torch.Tensor) -> MarlinGemm:

@@ -21,6 +21,7 @@ _SMALL = ((128, 128, 256), (64, 128, 128), (128, 64, 128))  # (thread_k, thread_
 _LARGE = ((64, 256, 256), (64, 128, 128), (128, 64, 128))
 _STAGES = 4
 _GROUP = 128
+_SM_REGISTERS = 65_536
 
 # registers of each candidate, in the order above, by (ceil(block / 16), block is 8)
 _Registers = Mapping[tuple[int, bool], tuple[int, int, int]]
@@ -86,6 +87,18 @@ def block_size(tokens: int, top_k: int, experts: int) -> int:
 def tiles(block: int) -> tuple[tuple[int, int, int], ...]:
     """The kernel's tiles for blocks of ``block`` rows, in the selector's order: (thread_k, thread_n, threads)."""
     return _SMALL if block <= 16 else _LARGE
+
+
+def resident(thread_k: int, thread_n: int, block: int) -> int:
+    """CUDA blocks of a tile that a multiprocessor's registers hold at once, by the counts of sm_90 in float16; at least 1.
+
+    More than that wait for each other's locks while some are not there yet.
+    """
+    counts = _SM90_FP16[-(-block // 16), block == 8]
+    registers, threads = next(
+        (each, tile[2]) for tile, each in zip(tiles(block), counts, strict=True) if tile[:2] == (thread_k, thread_n)
+    )
+    return max(_SM_REGISTERS // (-(-registers // 8) * 8 * threads), 1)
 
 
 def shared_bytes(thread_k: int, thread_n: int, row_blocks: int) -> int:

@@ -89,7 +89,13 @@ def _decode_sources(weight_format: str) -> tuple[str, ...]:
     device = ("frame", f"format_{weight_format}", "gate_up", "down")
     names = (*(f"{name}.py" for name in modules), *(f"{name}.cu" for name in device))
     fixture = {"awq": ("fixture/awq.py", "fixture/awq_device.py")}.get(weight_format, ())
-    return ("cuda_launch.py", "cuda_source.py", *fixture, *(f"kernels/warp_decode/{name}" for name in names))
+    return (
+        "cuda_launch.py",
+        "cuda_source.py",
+        "kernels/repacking.py",
+        *fixture,
+        *(f"kernels/warp_decode/{name}" for name in names),
+    )
 
 
 _LITERAL_PARAMS = {  # benchkit.kernels.warp_decode.literal.Stage says what each of them is
@@ -193,8 +199,10 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
                 "kernels/alignment.py",
                 "kernels/alignment_triton.py",
                 "kernels/marlin.py",
+                "kernels/marlin_buffers.py",
                 "kernels/marlin_repack.py",
                 "kernels/marlin_selector.py",
+                "kernels/repacking.py",
                 "kernels/vllm_ops.py",
             ),
             params=_MARLIN_PARAMS,

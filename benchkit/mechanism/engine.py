@@ -7,7 +7,7 @@ from typing import Protocol
 
 from benchkit.fixture.plans import Plans
 from benchkit.mechanism.trajectory import Trajectory
-from benchkit.protocol.study import CPU_EMULATION, Cell, Study
+from benchkit.protocol.study import CPU_EMULATION, MARLIN_RAW, Cell, Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,10 @@ def make_engine(study: Study, plans: Plans, folder: Path) -> StudyEngine:
         from benchkit.mechanism.cpu_engine import CpuEngine
 
         return CpuEngine(study, plans, folder)
+    if study.engine == MARLIN_RAW:
+        from benchkit.mechanism.raw_engine import RawMarlinEngine
+
+        return RawMarlinEngine(study, plans, folder)
     from benchkit.mechanism.marlin_engine import MarlinEngine
 
     return MarlinEngine(study, plans, folder)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from benchkit.device.binaries import loaded_binaries
 from benchkit.device.cuda import CudaDevice
+from benchkit.device.ports import LaunchedKernel
 from benchkit.errors import MachineError, WorkerError
 from benchkit.fixture.awq import AwqMatrix
 from benchkit.fixture.captured import layer_of
@@ -27,6 +28,7 @@ from benchkit.fixture.study_layer import StudyLayer
 from benchkit.kernels import alignment, vllm_ops
 from benchkit.kernels.contract import Support
 from benchkit.kernels.marlin import Configuration, MarlinPath
+from benchkit.kernels.marlin_buffers import multiprocessors
 from benchkit.mechanism.engine import EngineFacts
 from benchkit.mechanism.orders import injected_plan, tile_schedule
 from benchkit.mechanism.trajectory import LaunchMarker, Trajectory, cuts_sha256, treatment_sha256
@@ -63,6 +65,7 @@ class MarlinEngine:
             raise MachineError(str(found.reason))
         self._ops = found
         self._inputs = moe_inputs(self._layer, self._plans, "cuda")
+        self._multiprocessors = multiprocessors(self._device.torch_device)
         return self._layer.sha256(self._plans.topk_ids, self._plans.topk_weights)
 
     def facts(self) -> EngineFacts:
@@ -77,20 +80,14 @@ class MarlinEngine:
 
     def run(self, cell: Cell, history: str) -> Trajectory:
         """The layer as the cell says."""
-        multiprocessors = torch.cuda.get_device_properties(self._device.torch_device).multi_processor_count
-        shapes = {gemm: _per_sm(cell.launches[gemm], multiprocessors) for gemm in GEMMS}
-        path = MarlinPath(
-            self._inputs, self._ops, Configuration(**shapes), self._align(cell, history), self._study.layer.block
-        )
+        path = self._path(cell, history)
         surfaces = run_path(path)
         self._device.synchronize()
         consumed = path.routes.read(self._plans.topk_ids)
-        launches = {}
-        for gemm, call in (("w13", path.w13), ("w2", path.w2)):
-            (kernel,) = [one for one in self._device.kernels(_inferring(call)) if "marlin" in one.name.lower()]
-            launches[gemm] = launch_marker(
-                self._study, gemm, cell.launches[gemm], kernel.grid, kernel.block, consumed.blocks
-            )
+        launches = {
+            gemm: launch_marker(self._study, gemm, cell.launches[gemm], kernel.grid, kernel.block, consumed.blocks)
+            for gemm, kernel in self._launched(path).items()
+        }
         held = [_copied(each).numpy() for each in self._resident]
         return Trajectory(
             treatment=f"{self._study.treatment}:{len(self._resident)}" if self._resident else "none",
@@ -100,6 +97,15 @@ class MarlinEngine:
             launches=launches,
             surfaces=surfaces,
         )
+
+    def _path(self, cell: Cell, history: str) -> MarlinPath:
+        shapes = {gemm: _per_sm(cell.launches[gemm], self._multiprocessors) for gemm in GEMMS}
+        align = self._align(cell, history)
+        return MarlinPath(self._inputs, self._ops, Configuration(**shapes), align, self._study.layer.block)
+
+    def _launched(self, path: MarlinPath) -> dict[str, LaunchedKernel]:
+        """What the path's GEMMs launch, from one captured call of each."""
+        return {gemm: _marlin_kernel(self._device, call) for gemm, call in (("w13", path.w13), ("w2", path.w2))}
 
     def _align(self, cell: Cell, history: str) -> alignment.Align:
         if cell.order == NATIVE:
@@ -125,14 +131,18 @@ def run_path(path: MarlinPath) -> dict[str, NDArray[np.float16]]:
     return dict(zip(SURFACES, (each.numpy() for each in (*made, _copied(path.y))), strict=True))
 
 
-def _inferring(call: Callable[[int], None]) -> Callable[[int], None]:
-    """A call that may touch tensors which were made in inference mode."""
+def _marlin_kernel(device: CudaDevice, call: Callable[[int], None]) -> LaunchedKernel:
+    """The one Marlin kernel of a call; WorkerError where there are others."""
 
-    def run(copy: int) -> None:
-        with torch.inference_mode():
+    def inferring(copy: int) -> None:
+        with torch.inference_mode():  # the tensors were made in it
             call(copy)
 
-    return run
+    kernels = device.kernels(inferring)
+    found = [one for one in kernels if "marlin" in one.name.lower()]
+    if len(found) != 1:
+        raise WorkerError(f"expected a call of one Marlin kernel, found {', '.join(one.name for one in kernels)}")
+    return found[0]
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

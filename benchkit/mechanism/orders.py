@@ -13,7 +13,7 @@ from benchkit.fixture.alignment import swap
 from benchkit.fixture.plans import Plans, read_plans
 from benchkit.kernels.marlin_schedule import Schedule, schedule
 from benchkit.kernels.marlin_selector import block_size, tiles
-from benchkit.protocol.study import GEMMS, HISTORIES, MARLIN_OP, NATIVE, OTHER, OWN, Cell, LayerSizes, Study, Tiling
+from benchkit.protocol.study import CPU_EMULATION, GEMMS, HISTORIES, NATIVE, OTHER, OWN, Cell, LayerSizes, Study, Tiling
 from benchkit.units import IntArray
 
 MARLIN_GROUP = 128  # of the op as it is compiled in here
@@ -71,12 +71,12 @@ def _problems(study: Study, plans: Plans) -> Iterator[str]:
         return
     blocks = plans.alignment(None).blocks
     wanted_block = block_size(layer.tokens, layer.top_k, layer.experts)
-    if study.engine == MARLIN_OP and (layer.group != MARLIN_GROUP or layer.block != wanted_block):
-        yield f"engine {MARLIN_OP}: expected group {MARLIN_GROUP} and block {wanted_block}, found {layer.group} and {layer.block}"
+    if study.engine != CPU_EMULATION and (layer.group != MARLIN_GROUP or layer.block != wanted_block):
+        yield f"engine {study.engine}: expected group {MARLIN_GROUP} and block {wanted_block}, found {layer.group} and {layer.block}"
     for cell in study.cells:
         for gemm in GEMMS:
             tile = (cell.launches[gemm].thread_k, cell.launches[gemm].thread_n)
-            if study.engine == MARLIN_OP and tile not in [(k, n) for k, n, _ in tiles(wanted_block)]:
+            if study.engine != CPU_EMULATION and tile not in [(k, n) for k, n, _ in tiles(wanted_block)]:
                 yield f"cell {cell.name}: {gemm}: expected a tile of the kernel, found {tile[0]} x {tile[1]}"
             try:
                 tile_schedule(layer, gemm, cell.launches[gemm], blocks)

@@ -68,6 +68,7 @@ def _header(study: Study, facts: EngineFacts, fixture_sha256: str, settings: Map
         copies={},
         unsupported=[],
         binaries=dict(sorted(facts.binaries.items())),
+        repacking=[],
         problems=problems,
     )
 

@@ -95,6 +95,15 @@ def _arms(protocol: Protocol) -> Iterator[str]:
             yield f'arm[{index}].correctness.truth: "{arm.tolerance.truth}" is not among correctness.truths'
         if arm.tolerance.deterministic and not protocol.repeats and not arm.role.is_control:
             yield f"arm[{index}].correctness.deterministic: needs correctness.repeats, from which it is judged"
+        if arm.tolerance.batch_invariant and not arm.role.is_control and not _several_batches(protocol, arm):
+            yield f"arm[{index}].correctness.batch_invariant: needs a moe fixture and two batches at which {arm.name} stands"
+
+
+def _several_batches(protocol: Protocol, arm: Arm) -> bool:
+    """Whether a token can be seen among different numbers of others."""
+    points = [point for point in protocol.points if arm.stands_at(point.id)]
+    moe = isinstance(protocol.fixture, MoeFixture) and arm.role is not Role.CEILING
+    return moe and len({point.beside("batch") for point in points}) < len(points)
 
 
 def _controls(protocol: Protocol) -> Iterator[str]:
@@ -137,8 +146,8 @@ def _comparisons(protocol: Protocol) -> Iterator[str]:
         if comparison.claim != "descriptive":
             if arms[comparison.candidate].role is not Role.CANDIDATE:
                 yield f"{path}.candidate: a claim needs an arm with role candidate, found {arms[pair[0]].role}"
-            if arms[comparison.baseline].role is not Role.BASELINE:
-                yield f"{path}.baseline: a claim needs the arm with role baseline, found {arms[pair[1]].role}"
+            if arms[comparison.baseline].role not in (Role.BASELINE, Role.COMPARATOR):
+                yield f"{path}.baseline: a claim needs an arm with role baseline or comparator, found {arms[pair[1]].role}"
         if arms[pair[0]].calls_per_sample != arms[pair[1]].calls_per_sample:
             yield f"{path}: {pair[0]} and {pair[1]} take different calls_per_sample and cannot be compared"
         if not any(arms[pair[0]].stands_at(p.id) and arms[pair[1]].stands_at(p.id) for p in points):

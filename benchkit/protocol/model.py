@@ -50,6 +50,10 @@ class Point:
             raise TypeError(f"axis {axis} is not an integer: {value!r}")
         return value
 
+    def beside(self, axis: str) -> tuple[tuple[str, PointValue], ...]:
+        """The values of all other axes."""
+        return tuple((name, value) for name, value in self.axes if name != axis)
+
     def text(self, axis: str) -> str | None:
         """Value of a string axis, or None where the protocol has no such axis."""
         value = dict(self.axes).get(axis)
@@ -92,10 +96,11 @@ class Tolerance:
     min_cosine: float
     max_rel_error: float
     truth: str
-    deterministic: bool
+    deterministic: bool = False
+    batch_invariant: bool = False
 
 
-CEILING_TOLERANCE = Tolerance(min_cosine=0.999999, max_rel_error=1e-5, truth="stored", deterministic=False)
+CEILING_TOLERANCE = Tolerance(min_cosine=0.999999, max_rel_error=1e-5, truth="stored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

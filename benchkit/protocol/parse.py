@@ -213,6 +213,7 @@ def _tolerance(table: Table) -> Tolerance:
         max_rel_error=table.number("max_rel_error", low=0.0, high=1.0),
         truth=table.text("truth", choices=("stored", "original")),
         deterministic=table.flag("deterministic"),
+        batch_invariant=table.flag("batch_invariant"),
     )
     table.close()
     return tolerance

@@ -25,12 +25,13 @@ GEMMS = ("w13", "w2")
 NATIVE, OWN, OTHER, STABLE = "native", "own", "other", "stable"
 ORDERS = (NATIVE, OWN, OTHER, STABLE)
 CPU_EMULATION = "cpu-emulation"
-MARLIN_OP = "marlin-op"
-ENGINES = (CPU_EMULATION, MARLIN_OP)
+MARLIN_OP, MARLIN_RAW = "marlin-op", "marlin-raw"
+ENGINES = (CPU_EMULATION, MARLIN_OP, MARLIN_RAW)
 RECORDED_ORDER, RESIDENT_TENSORS = "recorded-order", "resident-tensors"
 TREATMENTS: Mapping[str, tuple[str, ...]] = {
     CPU_EMULATION: (RECORDED_ORDER,),
     MARLIN_OP: (RESIDENT_TENSORS,),
+    MARLIN_RAW: (RESIDENT_TENSORS,),
 }
 STEPS = "treatment,fixture,alignment,w13,activation,w2,sum"  # of a process, in their order: its event_order
 

@@ -36,6 +36,9 @@ class Bench(Protocol):
     def arm(self, arm: Arm, point: Point) -> PreparedArm | Support:
         """The arm, ready to be called at the point, or why it cannot be."""
 
+    def among(self, arm: Arm, point: Point, largest: Point) -> PreparedArm | Support:
+        """The arm as at ``point``, on the first tokens of the inputs of ``largest``."""
+
     def accuracy(self, output: FloatArray, expected: FloatArray) -> Accuracy:
         """Compare an output with the truth."""
 

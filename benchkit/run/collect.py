@@ -208,7 +208,8 @@ def _process_row(attempt: Attempt) -> list[Any]:
             json.dumps(header.binaries),
         ]
     times = [outcome.started_utc, outcome.ended_utc]
-    return [attempt.process, attempt.attempt, outcome.status, outcome.reason, *known, *times]
+    repacking = json.dumps(header.repacking if header is not None else [])
+    return [attempt.process, attempt.attempt, outcome.status, outcome.reason, *known, *times, repacking]
 
 
 def routing_rows(protocol: Protocol, folder: Path) -> list[list[Any]]:

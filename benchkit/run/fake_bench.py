@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from benchkit.units import FloatArray
 
 _RIGHT = np.array([[1.0, 2.0]])
 _WRONG = np.array([[2.0, -1.0]])
+_HALF_STEP = 2.0**-10  # of float16 above 1
 
 
 class FakeBench:
@@ -52,11 +54,18 @@ class FakeBench:
             scratch_bytes=0,
         )
 
+    def among(self, arm: Arm, point: Point, largest: Point) -> PreparedArm | Support:
+        """The arm, one half-precision step away where the script says so."""
+        prepared = self.arm(arm, point)
+        if isinstance(prepared, Support) or f"{arm.name}@{point.id}" not in self._script.batch_variant:
+            return prepared
+        return replace(prepared, output=lambda: _RIGHT + _HALF_STEP)
+
     def accuracy(self, output: FloatArray, expected: FloatArray) -> Accuracy:
         """Right or wrong."""
         if np.array_equal(output, expected):
             return Accuracy(min_cosine=1.0, max_abs_error=0.0, rel_error=0.0)
-        return Accuracy(min_cosine=0.0, max_abs_error=3.0, rel_error=1.4)
+        return Accuracy(min_cosine=0.0, max_abs_error=float(np.abs(output - expected).max()), rel_error=1.4)
 
     def fixture_sha256(self) -> str:
         """Digest of nothing."""

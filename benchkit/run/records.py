@@ -34,6 +34,7 @@ class Header:
     copies: Mapping[str, int]
     unsupported: Sequence[Sequence[str]]
     binaries: Mapping[str, str]
+    repacking: Sequence[Sequence[str | int]]  # arm, ns, bytes
     problems: Sequence[str]  # how the build differs from what is required (exploratory runs)
 
 

@@ -1,7 +1,7 @@
 """The real bench: inputs by seed, kernels of the registry, the host or a CUDA device. Imports torch; only workers load it.
 
 Rules:
-1. Weights are made once per process and shared by all arms and points; every arm has its own scratch and output.
+1. Weights are made once per process and shared by all arms and points; scratch and output are an arm's own, or those of all arms of one kernel at a point.
 2. The device follows from the protocol's clock: ``host`` runs on the CPU, ``cuda-event`` on the CUDA device.
 """
 
@@ -16,7 +16,7 @@ from benchkit.device.binaries import loaded_binaries
 from benchkit.device.host import HostDevice
 from benchkit.device.ports import Device
 from benchkit.fixture.arrays import ArrayInputs, arrays_sha256, make_arrays
-from benchkit.fixture.layer import MoeInputs, MoeWeights, fixture_sha256, make_inputs, make_weights
+from benchkit.fixture.layer import MoeInputs, MoeWeights, first_tokens, fixture_sha256, make_inputs, make_weights
 from benchkit.fixture.traffic import routing_at
 from benchkit.kernels import registry
 from benchkit.kernels.contract import Params, PreparedArm, Support
@@ -61,6 +61,15 @@ class TorchBench:
         """The registry's kernel with any parameters (tuning tries many)."""
         with torch.inference_mode():
             return registry.prepare(arm.kernel, self.inputs(arm, point), params)
+
+    def among(self, arm: Arm, point: Point, largest: Point) -> PreparedArm | Support:
+        """The registry's kernel with the parameters of ``point`` on as many tokens as it has, out of those of ``largest``."""
+        inputs = self._inputs(largest)
+        if not isinstance(inputs, MoeInputs):
+            raise ValueError(f"{largest.id}: tokens are those of a moe fixture")
+        with torch.inference_mode():
+            part = first_tokens(inputs, point.integer("batch"))
+            return registry.prepare(arm.kernel, part, arm.params_at(point.id))
 
     def inputs(self, arm: Arm, point: Point) -> MoeInputs | ArrayInputs:
         """What the arm gets at the point: a ceiling arrays of its own size, every other arm the fixture's inputs."""

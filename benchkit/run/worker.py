@@ -15,7 +15,7 @@ import hashlib
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from benchkit.run.locking import arm_sources
 from benchkit.run.records import Header, RecordWriter
 from benchkit.units import NS_PER_MS, FloatArray
 
+COMPARED = (Role.BASELINE, Role.CANDIDATE, Role.COMPARATOR)
 DOSE = 1.5  # of the margin, see results/README.md "Timing boundary"
 
 
@@ -66,6 +67,7 @@ class Worker:
             for arm in _supported(ready[planned.point.id]):
                 self._check(arm, planned.point, stage="eager")
                 self._repeat(arm, planned.point)
+        self._among(tuple(planned.point for planned in points))
         for planned in points:
             self._time_point(planned, _supported(ready[planned.point.id]))
 
@@ -127,6 +129,7 @@ class Worker:
                 copies={point.id: protocol.fixture.copies for point in protocol.points},
                 unsupported=unsupported,
                 binaries=dict(sorted(binaries.items())),
+                repacking=_repacking(ready.values()),
                 problems=problems,
             )
         )
@@ -169,6 +172,32 @@ class Worker:
             mode = None if prepared.mode is None else prepared.mode()
             rows.append([point.id, ready.arm.name, repeat, mode, digest])
         self._writer.rows("repeats", rows)
+
+    def _among(self, points: tuple[Point, ...]) -> None:
+        """Where an arm claims to be batch-invariant: token 0 of the largest batch among fewer and fewer others, compared with the fewest."""
+        protocol, rows = self._protocol, []
+        if not any(arm.tolerance.batch_invariant for arm in protocol.arms if not arm.role.is_control):
+            return
+        groups: dict[object, list[Point]] = {}
+        for point in sorted(points, key=lambda each: each.integer("batch")):
+            groups.setdefault(point.beside("batch"), []).append(point)
+        for arm in protocol.arms:
+            for group in groups.values() if arm.role in COMPARED else ():
+                first: FloatArray | None = None
+                for point in group:
+                    prepared = self._bench.among(arm, point, group[-1]) if arm.stands_at(point.id) else None
+                    if not isinstance(prepared, PreparedArm):
+                        continue
+                    prepared.poison()
+                    prepared.call(0)
+                    self._bench.device.synchronize()
+                    row = np.ascontiguousarray(prepared.output()[:1])
+                    first = row if first is None else first
+                    found = self._bench.accuracy(row, first)
+                    digest = hashlib.sha256(row.astype("<f8").tobytes()).hexdigest()
+                    errors = [found.min_cosine, found.max_abs_error, found.rel_error]
+                    rows.append([point.id, arm.name, "batch", "eager", *errors, digest])
+        self._writer.rows("correctness", rows)
 
     def _time_point(self, planned: PlannedPoint, ready: tuple[ReadyArm, ...]) -> None:
         point = planned.point
@@ -259,6 +288,17 @@ def first_wrong(output: FloatArray, expected: FloatArray, max_rel_error: float) 
     at = int(off[0]) if len(off) else int(np.argmax(away))
     index = [int(i) for i in np.unravel_index(at, output.shape)]
     return f"first wrong element {index}: expected {expected.flat[at]:.9g}, found {output.flat[at]:.9g}"
+
+
+def _repacking(points: Iterable[tuple[ReadyArm | tuple[Arm, Support], ...]]) -> list[list[str | int]]:
+    """[arm, ns, bytes] of every arm that repacked its weights; controls are the baseline again."""
+    found = {
+        entry.arm.name: entry.prepared.repacking
+        for arms in points
+        for entry in _supported(arms)
+        if entry.prepared.repacking is not None and not entry.arm.role.is_control
+    }
+    return [[name, each.duration_ns, each.nbytes] for name, each in found.items()]
 
 
 def _supported(arms: tuple[ReadyArm | tuple[Arm, Support], ...]) -> tuple[ReadyArm, ...]:

@@ -54,10 +54,11 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Digests of the outputs of an arm that claims ``deterministic``, over all processes and repeats at a point."""
+    """Digests of outputs that an arm claims to be one: over all processes, and repeats at a point or token 0 at all batches (``of`` says which)."""
 
     arm: str
     output_sha256: tuple[str, ...]
+    of: str = "repeats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,10 +162,11 @@ def unsupported(arms: Sequence[str]) -> GateFinding | None:
 
 
 def determinism(outputs: Sequence[Outputs]) -> GateFinding | None:
-    """Gate: an arm that claims to be deterministic gave more than one output."""
-    counts = [(entry.arm, len(set(entry.output_sha256)), len(entry.output_sha256)) for entry in outputs]
+    """Gate: an arm that claims to be deterministic or batch-invariant gave more than one output."""
     broken = [
-        f"{arm}: {distinct} different outputs in {total} repeats" for arm, distinct, total in counts if distinct > 1
+        f"{entry.arm}: {len(set(entry.output_sha256))} different outputs in {len(entry.output_sha256)} {entry.of}"
+        for entry in outputs
+        if len(set(entry.output_sha256)) > 1
     ]
     return GateFinding(gate=Gate.DETERMINISM, detail="; ".join(broken)) if broken else None
 

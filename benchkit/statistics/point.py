@@ -82,7 +82,7 @@ class PointFlags:
     unsupported:
         ``arm: reason`` of candidate, baseline and controls of the baseline.
     outputs:
-        Digests of those arms of the comparison that claim ``deterministic``.
+        Digests of those arms of the comparison that claim ``deterministic`` or ``batch_invariant``.
     """
 
     failed_processes: tuple[int, ...]

@@ -474,7 +474,7 @@ DAMAGE = {
     "stray": ("process-00000-attempt-y.started", "", "expected process-00000-attempt-1.started in its place"),
     "settings": ("run.json", "{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     "header": (RECORDS, '{"kind":"header","problems":[]}\n', "expected an object with environment, environment_sha256, "
-               "fixture_sha256, clock, launch, event_order, clock_tick_ns, l2_bytes, copies, unsupported, binaries, problems"),
+               "fixture_sha256, clock, launch, event_order, clock_tick_ns, l2_bytes, copies, unsupported, binaries, repacking, problems"),
     "end": (RECORDS, '{"kind":"end","status":1,"reason":null}\n', "status is 1"),
     "line": (RECORDS, '{"kind":"rows","table":"samples",\n', "Expecting property name enclosed in double quotes: line 2 column 1 (char 34)"),
     "rows": (RECORDS, '{"kind":"rows","table":"samples","rows":[1]}\n', "rows of samples: [1]"),

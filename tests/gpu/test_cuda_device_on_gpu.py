@@ -189,6 +189,22 @@ def test_kernels_of_a_call(device):
     assert alone == kernels[1]
 
 
+def test_what_calls_allocate_stands_at_one_address_in_all_graphs(device):
+    def captured(timers: int) -> tuple[list[object], set[int]]:
+        places: list[int] = []
+
+        def call(copy: int) -> None:
+            places.append(torch.zeros(3 * MIB, device="cuda").data_ptr())
+
+        made = [device.timer(call, calls=2, copies=1, with_delay=False) for _ in range(timers)]
+        return made, {place for index, place in enumerate(places) if index % 3}  # the first of three is no capture
+
+    made, places = captured(3)
+    assert (len(made), len(places)) == (3, 1)
+    del made
+    assert captured(1)[1] == places  # also when the graphs of another point are gone
+
+
 @pytest.mark.parametrize("params", SHAPES)
 @pytest.mark.parametrize("size", [16, 4096 + 16, MIB, 80 * MIB + 48])
 def test_a_copy_is_the_source(device, params, size):

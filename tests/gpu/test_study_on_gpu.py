@@ -4,6 +4,7 @@ The layer is that of the draft protocol: 168 routes, 50 blocks, expert 106 in bl
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,14 @@ from benchkit.mechanism.emulation import layer
 from benchkit.mechanism.marlin_engine import MarlinEngine
 from benchkit.mechanism.native_order import native_orders
 from benchkit.mechanism.orders import tile_schedule
+from benchkit.mechanism.raw_engine import RawMarlinEngine
 from benchkit.mechanism.trajectory import Trajectory, treatment_sha256
-from benchkit.protocol.study import SURFACES, Study, read_study
+from benchkit.protocol.study import SURFACES, Study, Tiling, read_study
 
 pytestmark = pytest.mark.gpu
 
 DRAFT = Path(__file__).parents[2] / "protocols" / "drafts" / "route-membership-h200.toml"
+RAW = DRAFT.with_name("route-membership-raw-h200.toml")
 REPEATS = 5
 
 
@@ -58,6 +61,15 @@ def engines(study: Study, plans: Plans, tmp_path_factory: pytest.TempPathFactory
         made[history].build()
     yield made
     torch.cuda.empty_cache()
+
+
+@pytest.fixture(scope="module")
+def raw(study: Study, plans: Plans, tmp_path_factory: pytest.TempPathFactory) -> RawMarlinEngine:
+    """The engine with free grids, without a treatment; an order of H1 may be injected all the same."""
+    engine = RawMarlinEngine(read_study(RAW), plans, tmp_path_factory.mktemp("raw"))
+    engine.treat("H0")
+    engine.build()
+    return engine
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +129,35 @@ def test_a_swap_inside_a_block_and_a_grid_of_whole_blocks_change_nothing(made: d
         assert differing(made[f"swap_within/{history}"], made[f"reinjected/{history}"]) == dict.fromkeys(SURFACES, 0)
     assert differing(made["whole_tiles/H0"], made["whole_tiles/H1"]) == dict.fromkeys(SURFACES, 0)
     assert differing(made["whole_tiles/H0"], made["reinjected/H0"])["w13"] > 0
+
+
+def test_a_grid_that_the_op_could_have_launched_gives_the_bits_of_the_op(
+    study: Study, engines: dict[str, MarlinEngine], raw: RawMarlinEngine
+) -> None:
+    for grid in (132, 264):
+        tiling = Tiling(thread_k=64, thread_n=128, grid=grid)
+        cell = replace(study.cell("reinjected"), launches={"w13": tiling, "w2": tiling})
+        one, other = engines["H0"].run(cell, "H0"), raw.run(cell, "H0")
+        assert one.launches == other.launches
+        assert differing(one, other) == dict.fromkeys(SURFACES, 0)
+
+
+def test_the_grids_of_the_published_study(raw: RawMarlinEngine) -> None:
+    """246: exchanging across blocks 40 and 41 changes bits of the two moved rows alone, inside block 40 none; 200: neither does."""
+    study = read_study(RAW)
+    own, within, across = (raw.run(study.cell(name), "H0") for name in ("reinjected", "swap_within", "swap_across"))
+    again = raw.run(study.cell("reinjected"), "H0")
+    whole = [raw.run(study.cell("whole_tiles"), history) for history in ("H0", "H1")]
+    for trajectory, grid in ((own, 246), (within, 246), (across, 246), (whole[0], 200), (whole[1], 200)):
+        assert {gemm: one.grid for gemm, one in trajectory.launches.items()} == {"w13": grid, "w2": grid}
+    assert own.launches["w13"].classes == "direct=492,split(2)=108"
+    assert whole[0].launches["w13"].classes == "direct=400,single-slice=200"
+    print("246, across:", differing(own, across), "in rows", sorted(rows(own, across, "w13")))
+    assert differing(own, again) == dict.fromkeys(SURFACES, 0)
+    assert differing(own, within) == dict.fromkeys(SURFACES, 0)
+    assert rows(own, across, "w13")
+    assert rows(own, across, "w13") <= {51, 86}
+    assert differing(*whole) == dict.fromkeys(SURFACES, 0)
 
 
 def test_native_orders_are_legal_and_their_modes_counted(

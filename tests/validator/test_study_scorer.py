@@ -249,7 +249,12 @@ def test_tables_of_the_other_kind_are_no_manifest(copy: WorkingCopy) -> None:
         ("fixture", "hidden", 1 << 40, "fixture: larger sizes than this validator checks"),
         ("schedule", "replicates", 10**9, "fixture, schedule: more routes or processes than this validator checks"),
         ("histories", "H1", "P0", "histories: H0 and H1 select the same plan"),
-        ("launch", "engine", "abacus", "launch.engine: expected one of cpu-emulation, marlin-op, got 'abacus'"),
+        (
+            "launch",
+            "engine",
+            "abacus",
+            "launch.engine: expected one of cpu-emulation, marlin-op, marlin-raw, got 'abacus'",
+        ),
     ],
 )
 def test_a_protocol_that_is_none(copy: WorkingCopy, section: str, key: str, value: object, problem: str) -> None:

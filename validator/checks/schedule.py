@@ -326,7 +326,10 @@ def _correctness(view: View, frame: Frame) -> Iterator[Finding]:
             names = (layout.points[at], layout.arms[number])
             mine, truth = (record.process, record.attempt, *names), truths[names[1]]
             absent = [stage for stage in stages if (*mine, stage, truth) not in known]
+            where = f"{record.name} point={names[0]} arm={names[1]}"
             if absent:
-                where = f"{record.name} point={names[0]} arm={names[1]}"
                 expected = f"a row of stage {' and '.join(stages)} under truth {truth}"
                 yield _finding(Reason.CORRECTNESS_MISSING, where, expected, f"none of stage {' and '.join(absent)}")
+            own = view.protocol.arm(names[1]).tolerance
+            if own is not None and own.batch_invariant and (*mine, "eager", "batch") not in known:
+                yield _finding(Reason.CORRECTNESS_MISSING, where, "a row of stage eager under truth batch", "none")

@@ -25,9 +25,9 @@ from validator.reading.schema import FLUSH
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 
-_CLOSED = {
+_CLOSED: dict[str, dict[str, tuple[str, ...]]] = {
     "telemetry": {"edge": ("before", "after")},
-    "correctness": {"truth": ("stored", "original"), "stage": ("eager", "replay")},
+    "correctness": {"truth": ("stored", "original", "batch"), "stage": ("eager", "replay")},
 }
 _DIGEST = (re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits")
 _SHAPE = (re.compile(r"\d+,\d+,\d+"), "three numbers, as 132,1,1")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as types
 import rfc8785
 
-from validator.reading.schema import ALL_TABLES
+from validator.reading.schema import columns_of
 
 
 def sha256(data: bytes) -> str:
@@ -28,7 +28,7 @@ def json_digest(value: Any) -> str:
 
 def content_digest(name: str, table: pa.Table) -> str:
     """Content digest of a table, columns in schema order; what the schema does not know stands last."""
-    known = {column.name: column.nullable for column in ALL_TABLES[name]}
+    known = {column.name: column.nullable for column in columns_of(name, table.column_names)}
     present = [column for column in known if column in table.column_names]
     columns: list[Any] = []
     for column in [*present, *(column for column in table.column_names if column not in known)]:

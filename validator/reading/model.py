@@ -34,6 +34,10 @@ class Point:
         """Give the value of an axis, None where there is no such axis."""
         return dict(self.values).get(axis)
 
+    def other_values(self, axis: str) -> tuple[tuple[str, int | str], ...]:
+        """Give the values of all axes but one."""
+        return tuple(pair for pair in self.values if pair[0] != axis)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
@@ -43,6 +47,7 @@ class Tolerance:
     max_rel_error: float
     truth: str
     deterministic: bool = False
+    batch_invariant: bool = False
 
 
 CEILING_TOLERANCE = Tolerance(min_cosine=0.999999, max_rel_error=1e-5, truth="stored")

@@ -13,6 +13,7 @@ from datetime import datetime
 from validator.findings import Finding, Json
 from validator.reading.canonical import StrictJsonError, is_canonical, parse_json, sha256
 from validator.reading.records import parse_utc
+from validator.reading.schema import REPACKING
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 
@@ -57,6 +58,7 @@ class ProcessRecord:
     copies: tuple[tuple[str, int], ...]
     unsupported: tuple[tuple[str, str], ...]
     binaries: tuple[tuple[str, str], ...]
+    repacking: tuple[tuple[str, int, int], ...]  # arm, ns, bytes
     started: datetime | None
     ended: datetime | None
 
@@ -103,6 +105,7 @@ def read_processes(frame: Frame) -> tuple[tuple[ProcessRecord, ...], tuple[Findi
                 copies=_copies(frame, row, findings),
                 unsupported=_unsupported(frame, row, findings),
                 binaries=_binaries(frame, row, findings),
+                repacking=_repacking(frame, row, findings),
                 started=parse_utc(frame.text("started_utc", row)),
                 ended=parse_utc(frame.text("ended_utc", row)),
             )
@@ -207,6 +210,27 @@ def _unsupported(frame: Frame, row: int, findings: list[Finding]) -> tuple[tuple
         got = frame.text("unsupported", row)
         findings.append(_wrong(row, "unsupported", "a list of [point, arm, reason]", got))
     return pairs
+
+
+def _repacking(frame: Frame, row: int, findings: list[Finding]) -> tuple[tuple[str, int, int], ...]:
+    if REPACKING.name not in frame.texts:
+        return ()  # an earlier version
+    value = _json(frame, row, REPACKING.name, findings)
+    listed = value if isinstance(value, list) else []
+    found = tuple(
+        (item[0], item[1], item[2])
+        for item in listed
+        if isinstance(item, list)
+        and len(item) == 3
+        and isinstance(item[0], str)
+        and type(item[1]) is int
+        and type(item[2]) is int
+        and min(item[1], item[2]) >= 1
+    )
+    if not isinstance(value, list) or len(found) != len(value) or len({name for name, _, _ in found}) != len(found):
+        got = frame.text(REPACKING.name, row)
+        findings.append(_wrong(row, REPACKING.name, "a list of [arm, ns, bytes], an arm once", got))
+    return found
 
 
 def _binaries(frame: Frame, row: int, findings: list[Finding]) -> tuple[tuple[str, str], ...]:

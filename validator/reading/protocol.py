@@ -278,6 +278,7 @@ def _tolerance(fields: Fields) -> Tolerance:
         max_rel_error=fields.number("max_rel_error"),
         truth=fields.choice("truth", ("stored", "original")),
         deterministic=fields.truth("deterministic") if fields.has("deterministic") else False,
+        batch_invariant=fields.truth("batch_invariant") if fields.has("batch_invariant") else False,
     )
     fields.finish()
     return result

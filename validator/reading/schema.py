@@ -6,6 +6,7 @@ Rules:
 3. The unit of a column follows from its name.
 4. ``flush_ns`` is the last column of samples where the cache is flushed before each sample; whether it has to be there
    is judged by ``validator.checks.schema``, so that a table can be read beside a protocol that cannot.
+5. ``repacking`` is the last column of processes; earlier bundles have no such column.
 """
 
 from dataclasses import dataclass
@@ -75,12 +76,14 @@ _STUDY_LINES = {
 }
 
 FLUSH = ColumnSchema(name="flush_ns", type="int64", nullable=False)
+REPACKING = ColumnSchema(name="repacking", type="string", nullable=False)
+_LAST = {"samples": FLUSH, "processes": REPACKING}
 TABLES = {name: _parse(line) for name, line in _LINES.items()}
 STUDY_TABLES = {name: _parse(line) for name, line in _STUDY_LINES.items()}
 ALL_TABLES = {**TABLES, **STUDY_TABLES}
 
 
 def columns_of(table: str, present: list[str]) -> tuple[ColumnSchema, ...]:
-    """Give the columns that a table should have: with the flush times where they are among those present."""
-    flushed = table == "samples" and FLUSH.name in present
-    return (*ALL_TABLES[table], FLUSH) if flushed else ALL_TABLES[table]
+    """Give the columns that a table should have: with the one that may stand last where it is among those present."""
+    last = _LAST.get(table)
+    return (*ALL_TABLES[table], last) if last is not None and last.name in present else ALL_TABLES[table]

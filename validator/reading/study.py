@@ -17,8 +17,16 @@ MECHANISM = "mechanism"
 HISTORIES = ("H0", "H1")
 SURFACES = ("w13", "activation", "routed_w2", "final")
 GEMMS = ("w13", "w2")
-ENGINES = {"cpu-emulation": "host", "marlin-op": "cuda"}  # and the device that their processes record
-TREATMENTS = {"cpu-emulation": ("recorded-order",), "marlin-op": ("resident-tensors",)}
+ENGINES = {
+    "cpu-emulation": "host",
+    "marlin-op": "cuda",
+    "marlin-raw": "cuda",
+}  # and the device that their processes record
+TREATMENTS = {
+    "cpu-emulation": ("recorded-order",),
+    "marlin-op": ("resident-tensors",),
+    "marlin-raw": ("resident-tensors",),
+}
 STEPS = "treatment,fixture,alignment,w13,activation,w2,sum"
 PLANS_SCHEMA = "benchkit.plans/1"
 _NAME = r"[a-z][a-z0-9_]*"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from validator.findings import Finding
 from validator.reading.canonical import digest_of
 from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_parquet, check_size
-from validator.reading.schema import ALL_TABLES, ColumnSchema, columns_of
+from validator.reading.schema import ColumnSchema, columns_of
 from validator.reasons import Reason
 
 _BATCH = 1 << 17
@@ -179,10 +179,11 @@ def _narrow(values: NDArray[np.generic], schema: ColumnSchema) -> np.dtype[np.ge
 
 def read_table(path: Path, name: str) -> TableRead:
     """Read a table of a bundle; every problem becomes a finding."""
-    texts = [column.name for column in ALL_TABLES[name] if column.kind in _COUNTED]
     try:
         size = path.stat().st_size
         check_size(f"{name}.parquet", size)
+        present = pq.read_schema(path, memory_map=False).names
+        texts = [each.name for each in columns_of(name, present) if each.kind in _COUNTED]
         with pq.ParquetFile(path, page_checksum_verification=True, memory_map=False, read_dictionary=texts) as file:
             check_parquet(file, str(path), name, size)
             return _read(file, name)

@@ -10,6 +10,7 @@ import numpy as np
 from validator.findings import Gate
 from validator.reading.model import CONTROLS
 from validator.reading.rows import View
+from validator.recompute.invariance import invariance
 from validator.recompute.measure import Measurements
 from validator.recompute.pairing import COARSE, Pair
 from validator.recompute.statistics import Estimate
@@ -76,6 +77,13 @@ def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gat
         distinct = len(outputs.get(name, ()))
         if tolerance is not None and tolerance.deterministic and distinct > 1:
             yield Gate(gate="determinism", detail=f"{name} claims to be deterministic and gave {distinct} outputs")
+            return
+        if tolerance is None or not tolerance.batch_invariant:
+            continue
+        among = invariance(view).get((name, item.point))
+        if among is not None and among.outputs > 1:
+            seen = f"{among.equal} of {among.tested} batches equal, {among.outputs} outputs of token 0"
+            yield Gate(gate="determinism", detail=f"{name} claims to be batch-invariant: {seen}")
             return
 
 

@@ -6,7 +6,8 @@ Rules:
 3. The share of a component is its median time over the sum of the medians of all components at the point.
 4. Bookkeeping is what the stages sort, pad, gather, scatter and combine take of that sum (``params.stage`` of a component).
 5. Kernel names, scratch and launches are those of the first analysed process; another one's differ nowhere (``KERNEL_IDENTITY``).
-6. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
+6. What repacking costs stands in processes.parquet, once for each arm that repacks and each process.
+7. The share of the software power cap (throttle bit 0x4) is over the point's telemetry rows of timed blocks.
 """
 
 import math
@@ -22,12 +23,14 @@ from validator.findings import (
     Launches,
     Numbers,
     PowerCap,
+    Repacking,
     StageShare,
     Supplement,
     Uneven,
 )
 from validator.reading.rows import View
 from validator.reading.tables import Frame
+from validator.recompute.invariance import TRUTH, invariance
 from validator.recompute.measure import measure
 from validator.recompute.series import series
 
@@ -43,6 +46,8 @@ def supplement(view: View, numbers: Numbers) -> Supplement:
         stages=tuple(_stages(numbers.arms)),
         bookkeeping=tuple(_bookkeeping(view, numbers.arms)),
         launches=tuple(_launches(view, numbers.arms)),
+        repacking=tuple(_repacking(view)),
+        invariance=tuple(dict.fromkeys(invariance(view).values())),
         power_cap=tuple(_power_cap(view)),
         ceilings=tuple(_ceilings(view, numbers.arms)),
         uneven=tuple(_uneven(view)),
@@ -57,7 +62,7 @@ def _accuracy(view: View) -> Iterator[Accuracy]:
     analysed = {(record.process, record.attempt) for record, _ in view.records() if record.analysed}
     rows: dict[tuple[str, str, str], list[int]] = {}
     for row in range(frame.rows):
-        if frame.process(row) in analysed:
+        if frame.process(row) in analysed and frame.text("truth", row) != TRUTH:
             key = (frame.text("point", row), frame.text("arm", row), frame.text("truth", row))
             rows.setdefault(key, []).append(row)
     for point in view.protocol.points:
@@ -166,6 +171,25 @@ def _launches(view: View, arms: tuple[ArmSummary, ...]) -> Iterator[Launches]:
                 kernels=" + ".join(next(iter(processes.values()))),
                 scratch_bytes_per_token=arm.scratch_bytes / batch if arm.scratch_bytes is not None and batch else None,
                 issued_gb_per_s=arm.issued_bytes / arm.median_ns if arm.issued_bytes and arm.median_ns else None,
+            )
+
+
+def _repacking(view: View) -> Iterator[Repacking]:
+    """Give the one-time cost of arms that repack weights, over the analysed attempts; bytes are the largest that one states."""
+    stated: dict[str, list[tuple[int, int]]] = {}
+    for record, _ in view.records():
+        for name, elapsed, size in record.repacking if record.analysed else ():
+            stated.setdefault(name, []).append((elapsed, size))
+    for arm in view.protocol.arms:
+        if found := stated.get(arm.name):
+            times = [elapsed for elapsed, _ in found]
+            yield Repacking(
+                arm=arm.name,
+                processes=len(found),
+                median_ns=float(np.median(times)),
+                least_ns=min(times),
+                most_ns=max(times),
+                bytes=max(size for _, size in found),
             )
 
 

@@ -36,6 +36,8 @@ def document(report: Report) -> dict[str, Json]:
         "stages": plain(beside and beside.stages) or [],
         "bookkeeping": plain(beside and beside.bookkeeping) or [],
         "launches": plain(beside and beside.launches) or [],
+        "invariance": plain(beside and beside.invariance) or [],
+        "repacking": plain(beside and beside.repacking) or [],
         "power_cap": plain(beside and beside.power_cap) or [],
         "ceilings": plain(beside and beside.ceilings) or [],
         "uneven": plain(beside and beside.uneven) or [],

@@ -58,6 +58,8 @@ def _beside(report: Report) -> list[Extra]:
         ("launches and outputs", ("operating_point", "arm", *_LAUNCHES), launched),
         ("accuracy against each truth", (), several),
         ("kernels", (), found.launches),
+        ("repacking", (), found.repacking),
+        ("one token among others", (), found.invariance),
         ("stages", (), found.stages),
         ("bookkeeping", (), found.bookkeeping),
         ("software power cap", (), capped),

@@ -36,6 +36,8 @@ _SAYS = {
     "stages": " (share of the sum of all stages at the point)",
     "bookkeeping": " (sort, pad, gather, scatter, combine: their share of the sum of the stages)",
     "kernels": " (of one call, in order)",
+    "one token among others": " (token 0 of the largest batch among the first tokens of it; said of these batches alone)",
+    "repacking": " (once a process, outside all samples: one weight copy from the checkpoint's layout into the arm's)",
     "ceilings": " (GB = 10^9 bytes, GiB = 2^30)",
     "uneven samples": " (kept: the largest timed sample of an arm in a process is more than 5 times its median)",
     "drift and dependence": " (within processes, in no verdict: Kendall's tau against time, second half / first, lag-1 autocorrelation, "

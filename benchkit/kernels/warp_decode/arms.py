@@ -6,13 +6,15 @@ Rules:
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from benchkit.errors import DataError
 from benchkit.fixture.layer import AWQ, MoeInputs, MoeWeights
-from benchkit.kernels.contract import Params, PreparedArm, Support
+from benchkit.kernels.contract import Params, PreparedArm, Repacking, Support
+from benchkit.kernels.repacking import timed
 from benchkit.kernels.warp_decode import layer
 from benchkit.kernels.warp_decode.configuration import (
     GROUP,
@@ -58,7 +60,7 @@ _PACKS: Mapping[str, Pack] = {
     ),
 }
 _ROWS = 16  # of a weight tile
-_packed: WeakIdKeyDictionary = WeakIdKeyDictionary()  # w13 of copy 0 -> layout -> one DecodeWeights a copy
+_packed: WeakIdKeyDictionary = WeakIdKeyDictionary()  # w13 of copy 0 -> layout -> PackedLayer
 
 
 def prepare_bf16(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
@@ -127,10 +129,10 @@ def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Su
     if problem is not None:
         return Support.no(problem)
     try:
-        copies = packed_copies(weights, layout)
+        packed = packed_layer(weights, layout)
     except DataError as error:  # weights that cannot be repacked: wrong sizes or scales that are not finite
         return Support.no(str(error))
-    return _arm(inputs, tiles, copies)
+    return _arm(inputs, tiles, packed)
 
 
 def _input_problem(inputs: MoeInputs, capability: tuple[int, int]) -> str | None:
@@ -143,21 +145,33 @@ def _input_problem(inputs: MoeInputs, capability: tuple[int, int]) -> str | None
     return layer.refusal(inputs, rows_per_cta=_ROWS, capability=capability)
 
 
-def packed_copies(weights: MoeWeights, layout: str) -> tuple[DecodeWeights, ...]:
-    """Every copy of the layer in ``layout``; repacked once, the copies are equal."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedLayer:
+    """Every copy of a layer in one layout, and what repacking the first of them cost; None where the layout is the checkpoint's."""
+
+    copies: tuple[DecodeWeights, ...]
+    repacking: Repacking | None
+
+
+def packed_layer(weights: MoeWeights, layout: str) -> PackedLayer:
+    """The layer in ``layout``; repacked once, the copies are equal."""
     known = _packed.setdefault(weights.w13[0], {})
     if layout not in known:
-        if layout == "bf16":
-            known[layout] = tuple(checkpoint_bf16(*pair) for pair in zip(weights.w13, weights.w2, strict=True))
-        else:
-            first = _PACKS[layout](weights)
-            known[layout] = (first, *(first.copy() for _ in range(weights.copies - 1)))
-    copies: tuple[DecodeWeights, ...] = known[layout]
-    return copies
+        known[layout] = _pack_layer(weights, layout)
+    layer: PackedLayer = known[layout]
+    return layer
 
 
-def _arm(inputs: MoeInputs, tiles: Tiles, copies: tuple[DecodeWeights, ...]) -> PreparedArm:
-    x = inputs.x
+def _pack_layer(weights: MoeWeights, layout: str) -> PackedLayer:
+    if layout == "bf16":
+        lying = tuple(checkpoint_bf16(*pair) for pair in zip(weights.w13, weights.w2, strict=True))
+        return PackedLayer(copies=lying, repacking=None)
+    first, repacking = timed(lambda: _PACKS[layout](weights))
+    return PackedLayer(copies=(first, *(first.copy() for _ in range(weights.copies - 1))), repacking=repacking)
+
+
+def _arm(inputs: MoeInputs, tiles: Tiles, packed: PackedLayer) -> PreparedArm:
+    x, copies = inputs.x, packed.copies
     shape = shape_of(copies[0], inputs.top_k, x.dtype)
     kernels = decode_kernels(shape, tiles, x.device.index)
     buffers = Buffers(h=scratch(shape, tiles, inputs.tokens, x.device), output=torch.empty_like(x))
@@ -173,7 +187,8 @@ def _arm(inputs: MoeInputs, tiles: Tiles, copies: tuple[DecodeWeights, ...]) -> 
             launch(stream)
 
     names = zip((GATE_UP, DOWN), kernels.sha256, strict=True)
-    return prepared_arm(inputs, buffers, call, {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in names})
+    binaries = {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in names}
+    return replace(prepared_arm(inputs, buffers, call, binaries), repacking=packed.repacking)
 
 
 _UPS: Mapping[str, tuple[tuple[UpTiles, int], ...]] = {  # gate/up tiles and chains that were worth a try
@@ -231,7 +246,10 @@ def _many(layout: str) -> tuple[tuple[UpTiles, ...], tuple[DownTiles, ...]]:
 
 
 def _space(layout: str, tokens: int) -> Iterator[Params]:
-    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows."""
+    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows.
+
+    ``chains`` is always said for AWQ, also where it is 1: a point's own parameters can change one of all points, not take it away.
+    """
     ups, downs = _UPS[layout], _DOWNS[layout]
     if tokens > 64:
         more_ups, more_downs = _many(layout)
@@ -245,6 +263,8 @@ def _space(layout: str, tokens: int) -> Iterator[Params]:
     ]
     for tiles in (*pairs, *(tiles for _, tiles in TABLE[layout])):
         params = as_params(tiles)
+        if LAYOUTS[layout].weight_format == AWQ:
+            params["chains"] = tiles.chains
         if str(params) not in seen:
             seen.add(str(params))
             yield params

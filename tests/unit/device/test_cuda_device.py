@@ -9,7 +9,7 @@ from benchkit.cuda_source import checked
 from benchkit.device import cuda_graph
 from benchkit.device.cuda import CudaDevice, compile_device, duration_ns, smallest_step
 from benchkit.device.ports import LaunchedKernel
-from benchkit.errors import MachineError
+from benchkit.errors import MachineError, WorkerError
 
 
 def test_the_source_compiles():
@@ -115,3 +115,41 @@ def test_nodes_of_a_graph(with_edge_data, monkeypatch):
         LaunchedKernel(name="memset", grid=(0, 0, 0), block=(0, 0, 0), registers=0, shared_bytes=0),
         LaunchedKernel(name="benchkit_copy", grid=(132, 2, 1), block=(256, 1, 1), registers=40, shared_bytes=1124),
     )
+
+
+def one_kernel_driver(kinds: list[str]) -> tuple[SimpleNamespace, list[object]]:
+    """A driver with one graph of nodes of these kinds, and what it was told to set."""
+    driver, told = scripted_driver(with_edge_data=False), []
+    nodes = {index: getattr(driver.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{kind}") for index, kind in enumerate(kinds)}
+    driver.cuGraphGetNodes = lambda graph, count=0: (0, list(nodes)[:count], len(nodes))
+    driver.cuGraphNodeGetType = lambda node: (0, nodes[node])
+    driver.cuGraphKernelNodeSetParams = lambda node, params: (
+        told.append((node, params.gridDimX, params.gridDimY)),
+        (0,),
+    )[1]
+    return driver, told
+
+
+def test_a_kernel_gets_another_grid(monkeypatch):
+    driver, told = one_kernel_driver(["KERNEL"])
+    monkeypatch.setattr(cuda_graph, "bindings", lambda name: driver)
+    found = cuda_graph.regrid(1, 246)
+    assert told == [(0, 246, 1)]
+    assert (found.name, found.grid, found.block, found.shared_bytes) == (
+        "benchkit_copy",
+        (246, 1, 1),
+        (256, 1, 1),
+        1124,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"), [([], "nothing"), (["MEMSET", "KERNEL"], "memset, kernel"), (["KERNEL"] * 2, "kernel, kernel")]
+)
+def test_only_a_call_of_one_kernel_gets_another_grid(kinds, found, monkeypatch):
+    driver, told = one_kernel_driver(kinds)
+    monkeypatch.setattr(cuda_graph, "bindings", lambda name: driver)
+    with pytest.raises(WorkerError) as caught:
+        cuda_graph.regrid(1, 246)
+    assert str(caught.value) == f"expected a call that launches one kernel, found {found}"
+    assert told == []

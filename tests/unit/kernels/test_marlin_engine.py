@@ -1,12 +1,16 @@
 """The GPU engine's parts on a CPU, over the stand-in for vLLM's ops: surfaces, the order that was consumed, launch markers, refusals."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import vllm_stand_in
 
+from benchkit.bundle.tables import build_table
+from benchkit.device.ports import LaunchedKernel
 from benchkit.errors import MachineError, WorkerError
 from benchkit.fixture.alignment import study_ids
 from benchkit.fixture.plans import capture
@@ -14,6 +18,7 @@ from benchkit.fixture.study_layer import synthetic_layer
 from benchkit.kernels import alignment, vllm_ops
 from benchkit.kernels.engines import ENGINES, engine_sources
 from benchkit.kernels.marlin import Configuration, MarlinPath
+from benchkit.mechanism import raw_engine
 from benchkit.mechanism.emulation import layer
 from benchkit.mechanism.marlin_engine import _per_sm, launch_marker, moe_inputs, run_path
 from benchkit.mechanism.orders import tile_schedule
@@ -23,6 +28,7 @@ SIZES = LayerSizes(
     experts=128, hidden=256, intermediate=128, top_k=8, tokens=21, group=128, block=8, weight_seed=3, input_seed=4
 )
 TILE = Tiling(thread_k=64, thread_n=128, grid=132)
+DRAFTS = Path(__file__).parents[3] / "protocols" / "drafts"
 TEXT = (Path(__file__).parents[2] / "data" / "study.toml").read_text("utf-8")
 
 
@@ -90,6 +96,67 @@ def test_grids_are_multiples_of_the_multiprocessors():
     assert _per_sm(Tiling(thread_k=64, thread_n=128, grid=396), 132) == (64, 128, 3)
     with pytest.raises(MachineError, match="grid 246: expected a multiple of the 132 multiprocessors"):
         _per_sm(Tiling(thread_k=64, thread_n=128, grid=246), 132)
+
+
+class Captured:
+    """A captured call: it runs when it is replayed."""
+
+    def __init__(self, work):
+        self.replay = work
+
+    def raw_cuda_graph(self):
+        return 7
+
+
+def test_the_raw_engine_runs_the_graph_that_was_given_its_grid(plans, ops, monkeypatch):
+    """What the op's own launch wrote is gone before, so the surfaces are those of the second launch; the marker is that of its graph."""
+    given, outputs = [], []
+
+    def regrid(graph, grid):
+        given.append((graph, grid))
+        return LaunchedKernel(name="Marlin", grid=(grid, 1, 1), block=(128, 1, 1), registers=128, shared_bytes=1)
+
+    device = SimpleNamespace(capture=lambda work, keep: Captured(work), synchronize=lambda: None)
+    monkeypatch.setattr(raw_engine, "regrid", regrid)
+    study = parse_study((DRAFTS / "route-membership-raw-h200.toml").read_bytes(), "x.toml")
+    study = replace(study, layer=SIZES)
+    engine = raw_engine.RawMarlinEngine(study, plans, Path("nowhere"))
+    gemm = ops.gemm
+
+    def watched(*arguments):
+        outputs.append(bool(torch.isnan(arguments[1]).all()))
+        gemm(*arguments)
+
+    engine._device, engine._ops, engine._multiprocessors = device, replace(ops, gemm=watched), 132
+    engine._inputs = moe_inputs(synthetic_layer(SIZES), plans, "cpu")
+    path = engine._path(study.cell("whole_tiles"), "H0")
+    surfaces = run_path(path)
+    assert given == [(7, 200), (7, 200)]
+    assert outputs == [True, True, False, True]  # W2 writes over W13's; both replays begin with NaN
+    assert {gemm: kernel.grid for gemm, kernel in engine._launched(path).items()} == {
+        "w13": (200, 1, 1),
+        "w2": (200, 1, 1),
+    }
+    assert [call[26:] for call in gemm.calls] == [(64, 128, 2)] * 4
+    plain = run_path(path_of(plans, ops, alignment.injected(plans.alignment(plans.plans["P0"]))))
+    assert all(np.array_equal(surfaces[name], plain[name]) for name in SURFACES)
+    made = engine.run(study.cell("whole_tiles"), "H1")
+    assert (made.treatment, made.injected, made.alignment.plan.tolist()) == ("none", True, plans.plans["P1"].tolist())
+    assert {gemm: (one.thread_k, one.thread_n, one.grid) for gemm, one in made.launches.items()} == {
+        "w13": (64, 128, 200),
+        "w2": (64, 128, 200),
+    }
+    table = build_table("trajectories", [[13, 0, *made.row(["whole_tiles", "H1", 0], 5)]])
+    assert table.column("w2_grid").to_pylist() == [200]
+
+
+def test_room_for_any_grid():
+    found = [
+        raw_engine.room_for(Tiling(thread_k=64, thread_n=128, grid=grid), 132)[2] for grid in (1, 132, 200, 246, 528)
+    ]
+    assert found == [1, 1, 2, 2, 4]
+    with pytest.raises(MachineError, match="grid 529: expected at most 528 CUDA blocks, 4 on each of the 132"):
+        raw_engine.room_for(Tiling(thread_k=64, thread_n=128, grid=529), 132)
 
 
 def test_every_source_of_an_engine_is_there():

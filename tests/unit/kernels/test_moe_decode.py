@@ -9,7 +9,7 @@ from benchkit.fixture.routing import route
 from benchkit.kernels import registry
 from benchkit.kernels.contract import Support
 from benchkit.kernels.warp_decode import checkpoint_bf16, moe_decode, pack_bf16, pack_mxfp8
-from benchkit.kernels.warp_decode.arms import packed_copies
+from benchkit.kernels.warp_decode.arms import packed_layer
 from benchkit.kernels.warp_decode.configuration import as_params, parse_tiles
 from benchkit.kernels.warp_decode.decode import call_problem
 from benchkit.kernels.warp_decode.dispatch import TABLE
@@ -114,23 +114,28 @@ def test_the_search_space_is_valid(kernel, tokens):
     for params in tried:
         assert registry.param_problems(kernel, params) == ()
         parse_tiles(params)
-    rows = [as_params(tiles) for _, tiles in TABLE[KERNELS[kernel]]]
-    assert all(row in tried for row in rows)  # what the table has can be found again
+    assert len({frozenset(params) for params in tried}) == 1  # a point's own parameters change those of all points
+    found = [parse_tiles(params) for params in tried]
+    assert all(tiles in found for _, tiles in TABLE[KERNELS[kernel]])  # what the table has can be found again
 
 
 def test_copies_are_packed_once():
     weights = layer()
-    copies = packed_copies(weights, "bf16-packed")
+    packed = packed_layer(weights, "bf16-packed")
+    copies = packed.copies
     assert len(copies) == 2
-    assert packed_copies(weights, "bf16-packed") is copies
+    assert packed_layer(weights, "bf16-packed") is packed
+    assert packed.repacking.nbytes == copies[0].nbytes
+    assert packed.repacking.duration_ns > 0
     assert copies[0].w13.data_ptr() != copies[1].w13.data_ptr()
     expected = pack_bf16(weights.w13[0], weights.w2[0])
     for found in copies:
         assert torch.equal(found.w13, expected.w13)
         assert torch.equal(found.w2, expected.w2)
-    lying = packed_copies(weights, "bf16")
-    assert [each.w13.data_ptr() for each in lying] == [each.data_ptr() for each in weights.w13]
+    lying = packed_layer(weights, "bf16")
+    assert lying.repacking is None
+    assert [each.w13.data_ptr() for each in lying.copies] == [each.data_ptr() for each in weights.w13]
     mxfp8 = layer("mxfp8")
-    assert packed_copies(mxfp8, "mxfp8-packed")[0].layout == "mxfp8-packed"
+    assert packed_layer(mxfp8, "mxfp8-packed").copies[0].layout == "mxfp8-packed"
     again = pack_mxfp8(mxfp8.w13[0], mxfp8.w13_scale[0], mxfp8.w2[0], mxfp8.w2_scale[0])
-    assert torch.equal(packed_copies(mxfp8, "mxfp8-packed")[1].w2, again.w2)
+    assert torch.equal(packed_layer(mxfp8, "mxfp8-packed").copies[1].w2, again.w2)
