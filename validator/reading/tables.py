@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from validator.findings import Finding
 from validator.reading.canonical import digest_of
-from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_parquet, check_size
+from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_footer, check_parquet, check_size
 from validator.reading.schema import ALL_TABLES, ColumnSchema, columns_of
 from validator.reasons import Reason
 
@@ -183,6 +183,7 @@ def read_table(path: Path, name: str) -> TableRead:
     try:
         size = path.stat().st_size
         check_size(f"{name}.parquet", size)
+        check_footer(path, size)
         with pq.ParquetFile(path, page_checksum_verification=True, memory_map=False, read_dictionary=texts) as file:
             check_parquet(file, str(path), name, size)
             return _read(file, name)
