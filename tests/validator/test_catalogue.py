@@ -72,7 +72,7 @@ def test_places_without_a_bundle(shelf: Path, tmp_path: Path) -> None:
 
 def code(language: str) -> list[str]:
     readme = (ROOT / "README.md").read_text("utf-8")
-    part = readme[readme.index("### Query them") : readme.index("## Limits")]
+    part = readme[readme.index("### Query them") : readme.index("### Read the samples")]
     return re.findall(rf"```{language}\n(.*?)```", part, flags=re.DOTALL)
 
 
