@@ -55,7 +55,7 @@ _COLUMNS: Mapping[str, pa.DataType] = {
     "candidate_percent_of_copy": _REAL,
 }
 SCHEMA = pa.schema(list(_COLUMNS.items()), metadata={"validator.schema": "validator.catalogue/1"})
-_DEEPEST = 4
+DEEPEST = 4
 
 
 def bundles_at(location: str) -> list[str]:
@@ -67,7 +67,7 @@ def bundles_at(location: str) -> list[str]:
         return [location]
     found: list[Path] = []
     level = [root]
-    for _ in range(_DEEPEST):
+    for _ in range(DEEPEST):
         level = [
             child
             for folder in level

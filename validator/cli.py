@@ -122,7 +122,7 @@ def reproduce_command(context: click.Context, published: str, repeats: tuple[str
 @click.pass_context
 def index_command(context: click.Context, locations: tuple[str, ...], output: Path) -> None:
     """Check all bundles at LOCATIONs (folders, or the URLs of bundles) and write what holds as one Parquet file."""
-    from validator.catalogue import bundles_at, catalogue, write_catalogue
+    from validator.catalogue import DEEPEST, bundles_at, catalogue, write_catalogue
     from validator.findings import Validity
     from validator.remote import is_url
 
@@ -134,7 +134,11 @@ def index_command(context: click.Context, locations: tuple[str, ...], output: Pa
         raise click.UsageError("expected folders with bundles, found none at " + ", ".join(lacking))
     found = [bundle for location in locations for bundle in bundles_at(location)]
     if not found:
-        raise click.UsageError("no bundle at " + ", ".join(locations))
+        raise click.UsageError(
+            f"expected a manifest.json at most {DEEPEST} folders below, found no bundle at "
+            + ", ".join(locations)
+            + "; give the place of sealed bundles"
+        )
     table, reports = catalogue(found, base=output.parent)
     try:
         write_catalogue(table, output)

@@ -8,6 +8,7 @@ Rules (results/README.md, last paragraph):
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from validator.findings import Finding, Json, Numbers, plain
 from validator.outcomes import StudyNumbers
@@ -60,7 +61,7 @@ def check_claims(bundle: Bundle, numbers: Numbers | StudyNumbers) -> tuple[Findi
     except StrictJsonError as error:
         return (_invalid("analysis.json", "strict JSON", str(error)),)
     names = _NUMBERS if isinstance(numbers, Numbers) else _STUDY
-    problems = tuple(_shape(claimed, names))
+    problems = tuple(islice(_shape(claimed, names), _MOST))
     if problems:
         return problems
     return (*_identity(bundle, claimed), *_claims(claimed, numbers, names))

@@ -5,7 +5,9 @@ Rules:
 2. manifest.json comes first; only plain names that it lists (and claims and signatures beside it) are asked for.
 3. No member is fetched beyond its limit (``validator.reading.limits``), nor all together beyond TOTAL; what is cut off at
    a limit fails its digest. Whether the files are the sealed ones is the validator's business, as for a local folder.
-4. A place that cannot be reached, or holds no manifest, raises CouldNotCheckError.
+4. A place that cannot be reached, or holds no manifest, raises CouldNotCheckError. So does one that never ends: a web server
+   has 30 s for the next byte, a minute for the head of an answer, and then to send SLOWEST bytes a second.
+5. A local folder by URL is read where it lies, like any other: a link in it is a link.
 """
 
 import re
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 from validator.findings import CouldNotCheckError, Report
@@ -25,7 +28,10 @@ TOTAL = 8192 * MIB
 SCHEMES = ("file", "http", "https", "s3")
 BESIDE = ("analysis.json", "manifest.json.sig.json", "protocol.lock.sig.json")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9+._~:/@%=\[\]-]+\Z")
-_PIECE, _SILENCE_S = MIB, 30
+_LOCAL = "file://"
+_PIECE, _SILENCE_S, _HEAD_S, _REQUEST_S = MIB, 30, 60, 3600
+SLOWEST = 1024
+_ABSENT = (401, 403, 404, 410)  # stores that may not be listed say 403 of a file that is not there
 
 
 def is_url(location: str) -> bool:
@@ -36,8 +42,8 @@ def is_url(location: str) -> bool:
 @contextmanager
 def fetched(location: str) -> Iterator[Path]:
     """Give a local folder that holds the bundle at a location, for as long as the block runs."""
-    if not is_url(location):
-        yield Path(location)
+    if not is_url(location) or location.startswith(_LOCAL):
+        yield Path(location.removeprefix(_LOCAL))
         return
     with TemporaryDirectory(prefix="validator-fetched-") as scratch:
         folder = Path(scratch) / "bundle"
@@ -122,17 +128,23 @@ class _Source:
         if not self.web:
             return bool(_reached(self.url, lambda: self.files.exists(path)))
         try:
-            _reached(self.url, lambda: self.files.info(path))
+            _reached(self.url, lambda: self._head(path))
         except CouldNotCheckError as error:
-            if isinstance(error.__cause__, FileNotFoundError) and not _silent(error.__cause__):
+            if isinstance(error.__cause__, FileNotFoundError) and _absent(error.__cause__):
                 return False
             raise
         return True
 
+    def _head(self, path: str) -> None:
+        """Ask a web server whether a member is there."""
+        from fsspec.asyn import sync
+
+        sync(self.files.loop, self.files._info, path, timeout=_HEAD_S)
+
     def _pieces(self, name: str, most: int) -> Iterator[bytes]:
         options: dict[str, Any] = {"block_size": 0} if self.web else {}
         stream = _reached(self.url, lambda: self.files.open(f"{self.root}/{name}", "rb", **options))
-        left = most + 1
+        left, began = most + 1, monotonic()
         with stream:
             while left > 0:
                 piece: bytes = _reached(self.url, lambda: stream.read(min(_PIECE, left)))  # noqa: B023
@@ -140,14 +152,19 @@ class _Source:
                     return
                 piece = piece[:left]
                 left -= len(piece)
+                took = monotonic() - began
+                if self.web and took > _HEAD_S and most + 1 - left < SLOWEST * took:
+                    raise CouldNotCheckError(
+                        f"{self.url}: cannot be read ({name}: expected at least {SLOWEST} bytes a second, got "
+                        f"{most + 1 - left} in {took:.0f} s); fetch it in another way and check the folder"
+                    )
                 yield piece
 
 
-def _silent(error: BaseException) -> bool:
-    """Say whether no server answered: fsspec calls that, too, a file that is not there."""
-    from aiohttp import ClientConnectionError
-
-    return isinstance(error.__cause__ or error.__context__, ClientConnectionError)
+def _absent(error: BaseException) -> bool:
+    """Say whether a web server answered that a file is not there: fsspec calls every other failure so, too."""
+    cause = error.__cause__ or error.__context__
+    return cause is None or getattr(cause, "status", None) in _ABSENT
 
 
 def _options(url: str) -> Mapping[str, Any]:
@@ -156,7 +173,9 @@ def _options(url: str) -> Mapping[str, Any]:
         return {}
     import aiohttp
 
-    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, connect=_SILENCE_S, sock_read=_SILENCE_S)}}
+    return {
+        "client_kwargs": {"timeout": aiohttp.ClientTimeout(total=_REQUEST_S, connect=_SILENCE_S, sock_read=_SILENCE_S)}
+    }
 
 
 def _reached(url: str, call: Any) -> Any:
@@ -173,10 +192,8 @@ def _reached(url: str, call: Any) -> Any:
     try:
         return call()
     except errors as error:
-        text = " ".join(str(error).split())[:200]
         cause = error.__cause__ or error.__context__
-        if isinstance(error, FileNotFoundError) and cause is not None and url.startswith(("http://", "https://")):
-            text = " ".join(str(cause).split())[:200]
-        raise CouldNotCheckError(
-            f"{url}: cannot be read ({type(error).__name__}: {text}); look whether the place answers"
-        ) from error
+        inner = isinstance(error, FileNotFoundError) and url.startswith(("http://", "https://"))
+        shown = cause if inner and cause is not None else error  # fsspec calls every failure on the web a missing file
+        text = f"{type(shown).__name__}: {' '.join(str(shown).split())[:200]}".removesuffix(": ")
+        raise CouldNotCheckError(f"{url}: cannot be read ({text}); look whether the place answers") from error

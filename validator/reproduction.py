@@ -87,9 +87,14 @@ def reproduce(published: Run, repeat: Run) -> Reproduction:
         raise CouldNotCheckError(
             f"{second.bundle.path}: expected a run of protocol {digest}, got {second.bundle.protocol_digest}"
         )
+    if first.bundle.run_id == second.bundle.run_id:
+        raise CouldNotCheckError(
+            f"{second.bundle.path}: expected another run, got {second.bundle.run_id} itself; run the protocol again"
+        )
     if published.band is None:
         raise CouldNotCheckError(
-            f"protocol {first.bundle.protocol_id} locks no [statistics] reproduction_band to judge by"
+            f"protocol {first.bundle.protocol_id}: expected a locked [statistics] reproduction_band to judge by, got none; "
+            "`validator report` shows both runs side by side"
         )
     assert first.numbers is not None
     assert second.numbers is not None

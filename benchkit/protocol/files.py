@@ -21,6 +21,7 @@ from benchkit.units import MIB
 TOML_BYTES = 4 * MIB
 LOCK_BYTES = 16 * MIB
 DEPTH = 32
+_DOTS = 1 << 24
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -95,6 +96,9 @@ def parse_toml(data: bytes, source: str) -> Mapping[str, object]:
     """
     if data.startswith(b"\xef\xbb\xbf"):
         raise ProtocolError(["file: expected UTF-8 without a byte-order mark; save it without one"], source)
+    if sum(line.count(b".") ** 2 for line in data.split(b"\n")) > _DOTS:  # the time of the parser, for a key's parts
+        expected = f"file: expected lines whose numbers of dots, squared, sum to at most {_DOTS}, found more"
+        raise ProtocolError([f"{expected}; write shorter keys"], source)
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -52,9 +52,9 @@ def _planned(protocol: Protocol, points: int) -> Iterator[str]:
     samples = protocol.warmup.samples + blocks * protocol.timing.samples_per_block
     if pairs * points * arms * samples > MAX_ROWS:
         yield f"schedule: {shown} x {samples} samples = {pairs * points * arms * samples} rows; at most {MAX_ROWS}"
-    if pairs * points * arms * protocol.repeats > MAX_ROWS:
+    if pairs * points * arms * protocol.repeats > MAX_PLANNED:
         rows = pairs * points * arms * protocol.repeats
-        yield f"correctness.repeats: {shown} x {protocol.repeats} repeats = {rows} rows; at most {MAX_ROWS}"
+        yield f"correctness.repeats: {shown} x {protocol.repeats} repeats = {rows} rows; at most {MAX_PLANNED}"
 
 
 def _inputs(protocol: Protocol, points: int) -> Iterator[str]:

@@ -64,6 +64,7 @@ ON_A_REAL_DEVICE = {
     "telemetry-emptied": Reason.ROWS_MISSING,
     "host-times-longer-than-the-process": Reason.TIME_DISORDER,
     "durations-scaled-off-the-clock": Reason.TICK_MISMATCH,
+    "durations-scaled-under-a-coarse-clock": Reason.TICK_MISMATCH,
     "durations-scaled-on-the-clock": Reason.ESCAPED_WORK,
     "durations-of-another-process": Reason.ROWS_DUPLICATED,
     "events-longer-than-the-host-waited": Reason.ESCAPED_WORK,

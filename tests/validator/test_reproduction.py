@@ -19,7 +19,14 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def measured(folder: Path, factor: float, *, band: Any = "5%", cpu: str = "c", noise: float = 0.0) -> Path:
+def measured(folder: Path, factor: float, **options: Any) -> Path:
+    """A bundle as ``built`` makes it, of a run of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "RUN_ID", f"20260101T120000Z-{builder.sha(folder.name)[:8]}")
+        return built(folder, factor, **options)
+
+
+def built(folder: Path, factor: float, *, band: Any = "5%", cpu: str = "c", noise: float = 0.0) -> Path:
     """A bundle whose candidate takes ``factor`` times as long as in the script, each process off by up to ``noise``."""
 
     def duration(process: int, point: str, block: int, arm: str, sample: int) -> int:
@@ -104,7 +111,13 @@ def test_what_cannot_be_compared(runs: dict[str, Path], tmp_path: Path) -> None:
     other = run("reproduce", runs["published"], runs["other"])
     assert (other.returncode, "expected a run of protocol" in other.stderr) == (3, True)
     bandless = run("reproduce", runs["none"], runs["none again"])
-    assert (bandless.returncode, "locks no [statistics] reproduction_band" in bandless.stderr) == (3, True)
+    assert (bandless.returncode, "expected a locked [statistics] reproduction_band" in bandless.stderr) == (3, True)
+    itself = run("reproduce", runs["published"], runs["published"])
+    name = f"20260101T120000Z-{builder.sha('published')[:8]}"
+    assert (itself.returncode, itself.stdout) == (3, "")
+    assert itself.stderr == (
+        f"COULD_NOT_CHECK: {runs['published']}: expected another run, got {name} itself; run the protocol again\n"
+    )
     bad = builder.draft()
     bad.samples[-1]["duration_ns"] = 0
     assert run("reproduce", runs["published"], bad.seal(tmp_path / "bad")).returncode == 1

@@ -71,7 +71,7 @@ def test_the_seven_mutations_of_the_published_study() -> None:
     found = {mutation.name: mutation.expected for mutation in STUDY_MUTATIONS if mutation.name in PREDECLARED}
     assert found == PREDECLARED
     names = [mutation.name for mutation in STUDY_MUTATIONS]
-    assert len(set(names)) == len(names) == 91
+    assert len(set(names)) == len(names) == 94
     for name, reason in PREDECLARED.items():
         (mutation,) = (item for item in STUDY_MUTATIONS if item.name == name)
         assert mutation.reseal  # so that no digest of a file tells
@@ -278,7 +278,9 @@ def on_a_gpu(copy: WorkingCopy) -> str:
     copy.write_protocol(protocol)
     copy.relock()
     rows = len(copy.column("processes", "process"))
-    edit_environment(copy, {"device": "cuda", "sources": {"marlin-op": "a" * 64}}, rows=range(rows))
+    gpu = {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0", "memory_bytes": 1, "sm_count": 132}
+    around = {"device": "cuda", "driver": "580.95.05", "gpu": gpu, "sources": {"marlin-op": "a" * 64}}
+    edit_environment(copy, around, rows=range(rows))
     copy.set_columns("processes", launch=["marlin-op"] * rows)
     plans, sizes = json.loads(copy.path("assets/plans").read_bytes()), protocol["fixture"]
     raw = np.random.PCG64(sizes["input_seed"]).random_raw(sizes["tokens"] * sizes["hidden"])

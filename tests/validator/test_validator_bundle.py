@@ -278,6 +278,14 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert validate(tmp_path).codes[0] is R.MANIFEST_MISSING
 
 
+def test_a_folder_of_bundles_is_none(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        builder.draft().seal(tmp_path / "built" / name)
+    first = validate(tmp_path).reasons[0]
+    assert (first.reason, first.where) == (R.MANIFEST_MISSING, "manifest.json")
+    assert first.got == "nothing here, and one in built/a, built/b: each is a bundle by itself"
+
+
 def test_expected_protocol(bundle: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     text = (bundle / "protocol.toml").read_text()

@@ -330,7 +330,7 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
     ),
     "another GPU": (
         lambda d: environment(d, 0, gpu=None),
-        [R.BUILD_MISMATCH, R.ENVIRONMENT_DRIFT] + [R.ENVIRONMENT_DRIFT] * 3,
+        [R.BUILD_MISMATCH, R.SCHEMA_VALUE] + [R.ENVIRONMENT_DRIFT] * 4,
     ),
     "another driver in one process": (lambda d: environment(d, 3, driver="590.1"), [R.ENVIRONMENT_DRIFT]),
 }

@@ -4,9 +4,9 @@ Rules:
 1. Every file that the manifest lists is there with its digest, and no other file is there.
 2. A table is judged by its content digest (another encoding is the note RE_ENCODED), protocol.toml by the protocol
    digest in the same way, every other file by its SHA-256.
-3. The ledger's chain verifies from its first line, this run's start and its end (the last line) are in it, and the end
-   says ``failed_processes`` iff the last attempt of a process failed, else ``stopped_at_look`` iff the processes are those of
-   a look before the last, else ``complete``.
+3. The ledger's chain verifies from its first line, this run's events are in it in the order of a run (one start first, its
+   end as the last line), and the end says ``failed_processes`` iff the last attempt of a process failed, else
+   ``stopped_at_look`` iff the processes are those of a look before the last, else ``complete``.
 """
 
 import re
@@ -30,6 +30,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+_LIFE = re.compile(r"start( resume)* end(( resume)+ end)*")  # a kill while sealing leaves an end before a resumption
 _REPORT = re.compile(r"report\.(txt|json|html|md|tex|xml|pdf)")
 
 
@@ -128,9 +129,12 @@ def _tip(bundle: Bundle, manifest: Manifest) -> Iterator[Finding]:
         yield _broken("attempts.jsonl", f"{manifest.ledger_lines} lines", f"{len(bundle.ledger)} lines")
     elif bundle.ledger[-1].sha256 != manifest.ledger_tip:
         yield _broken("attempts.jsonl", f"tip {manifest.ledger_tip}", f"tip {bundle.ledger[-1].sha256}")
-    own = [entry for entry in bundle.ledger if entry.run_id == manifest.run_id]
-    if not any(entry.event == "start" for entry in own):
+    own = [entry.event for entry in bundle.ledger if entry.run_id == manifest.run_id]
+    if "start" not in own:
         yield _broken("attempts.jsonl", f"a start of {manifest.run_id}", "none")
+    elif _LIFE.fullmatch(" ".join(own)) is None and own[-1] == "end":
+        expected = f"{manifest.run_id}: start, any resumptions, end; after an end, a resumption before another"
+        yield _broken("attempts.jsonl", expected, ", ".join(own))
     last = bundle.ledger[-1]
     if last.event != "end" or last.run_id != manifest.run_id:
         yield _broken("attempts.jsonl", f"the end of {manifest.run_id} in the last line", f"{last.event} {last.run_id}")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from validator.checks.integrity import Outcome
 from validator.checks.times import check_times
-from validator.checks.words import at_row, finding, rows_of
+from validator.checks.words import at_row, finding, first, rows_of
 from validator.findings import Finding, NotApplicable
 from validator.reading.model import Arm
 from validator.reading.processes import ProcessRecord
@@ -63,7 +63,7 @@ def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
         not_applicable.append(NotApplicable(check="cold cache", why=f"the cache is {protocol.cache}"))
     correctness = view.bundle.frame("correctness")
     if correctness is not None:
-        findings.extend(_correctness(view, correctness))
+        findings.extend(first(_correctness(view, correctness)))
         notes.append("errors against the truth come from the log: the locked tolerances were applied to them again")
     return Outcome(findings=tuple(findings), notes=tuple(notes))
 

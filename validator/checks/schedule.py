@@ -17,6 +17,7 @@ import numpy as np
 from validator.checks.integrity import Outcome
 from validator.checks.order import check_order
 from validator.checks.telemetry import check_telemetry
+from validator.checks.words import first
 from validator.findings import Finding, NotApplicable
 from validator.reading.routing import law_at
 from validator.reading.rows import View
@@ -29,29 +30,30 @@ _SIDE_TABLES = ("telemetry", "correctness", "kernels", "repeats")
 
 def check_schedule(view: View, not_applicable: list[NotApplicable]) -> Outcome:
     """Check processes, boundary, routing, rows, kernels and correctness against plan and protocol."""
-    findings = [
-        *_processes(view),
-        *_strangers(view),
-        *_unplanned(view),
-        *_drift(view),
-        *_boundary(view),
-        *_locked_bytes(view),
+    checks: list[Iterator[Finding]] = [
+        _processes(view),
+        _strangers(view),
+        _unplanned(view),
+        _drift(view),
+        _boundary(view),
+        _locked_bytes(view),
     ]
     bundle = view.bundle
     routing, kernels, correctness = (bundle.frame(name) for name in ("routing", "kernels", "correctness"))
     telemetry = bundle.frame("telemetry")
     if routing is not None:
-        findings.extend(_routing(view, routing, not_applicable))
-    findings.extend(check_order(view))
+        checks.append(_routing(view, routing, not_applicable))
+    checks.append(check_order(view))
     if kernels is not None:
-        findings.extend(_kernels(view, kernels, not_applicable))
+        checks.append(_kernels(view, kernels, not_applicable))
     if telemetry is not None:
-        findings.extend(check_telemetry(view, telemetry, not_applicable))
+        checks.append(check_telemetry(view, telemetry, not_applicable))
     if correctness is not None:
-        findings.extend(_correctness(view, correctness))
+        checks.append(_correctness(view, correctness))
     repeats = bundle.frame("repeats")
     if repeats is not None and view.protocol.repeats:
-        findings.extend(_repeats(view, repeats, view.protocol.repeats))
+        checks.append(_repeats(view, repeats, view.protocol.repeats))
+    findings = [finding for check in checks for finding in first(check)]
     return Outcome(findings=tuple(findings))
 
 

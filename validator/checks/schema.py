@@ -4,8 +4,8 @@ Rules:
 1. Columns, types, units and nulls are judged where a table is read (``validator.reading.tables``).
 2. Names of points and arms are those of the protocol; enumerations are closed; a warm-up row has block -1.
 3. Times of flushes are there where the protocol flushes the cache before each sample, and only there.
-4. Errors against the truth are numbers that an error can be: a cosine up to 1, differences of 0 or more; NaN, which a wrong
-   output may give, is left to the tolerances.
+4. Errors against the truth are numbers that an error can be: a cosine up to 1, differences of 0 or more, none of them 0 alone;
+   NaN, which a wrong output may give, is left to the tolerances.
 5. Digests are 64 hexadecimal digits, launch shapes three numbers, clocks more than 0.
 6. Rows ascend by process, then attempt, in every table that has them.
 7. Footer keys and field metadata are checked where they are present; their absence is a note.
@@ -157,5 +157,8 @@ def _flush(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
 def _errors(frame: Frame) -> Iterator[tuple[str, NDArray[np.bool_], str]]:
     cosine = frame.numbers["min_cosine"].astype(np.float64)
     yield "min_cosine", np.abs(cosine) > 1 + _COSINE_SLACK, "a cosine between -1 and 1"
-    for column in ("max_abs_error", "rel_error"):
-        yield column, frame.numbers[column].astype(np.float64) < 0, "0 or more"
+    largest, relative = (frame.numbers[column].astype(np.float64) for column in ("max_abs_error", "rel_error"))
+    yield "max_abs_error", largest < 0, "0 or more"
+    yield "rel_error", relative < 0, "0 or more"
+    odd = np.isfinite(largest) & np.isfinite(relative) & ((largest == 0) != (relative == 0))
+    yield "rel_error", odd, "0 where max_abs_error is 0, and nowhere else"

@@ -10,8 +10,8 @@ Rules (results/README.md):
 3. Processes run one after the other between the ledger's start and end; no process, and no two after one another, has host
    times for longer than UTC says that they ran. UTC is set by people and servers: a minute is left for that.
 4. An event clock counts in steps: where most durations of a bundle are whole ones, all are. The step is ``clock_tick_ns`` or
-   what most arms' durations are whole multiples of. The driver's milliseconds are float32, so a duration may lie off its
-   step by as much as that rounds.
+   what most arms' durations are whole multiples of: the larger, and the latter alone where the larger fits few. The driver's
+   milliseconds are float32, so a duration may lie off its step by as much as that rounds.
 5. No two processes or attempts have the same durations of an arm at a point, one after the other.
 """
 
@@ -206,27 +206,29 @@ def _utc(time: datetime) -> str:
 
 
 def _ticks(view: View) -> Iterator[Finding]:
-    """Name the first row of every arm that is off the clock's steps, where most rows are on them."""
-    total, off, step = 0, [], _step(view)
-    for record, segment in view.records():
-        tick = max(record.clock_tick_ns, step)
-        if tick < _LEAST_TICK_NS:
+    """Name the first row that is off the clock's steps, where most rows are on them: those recorded, or else those found."""
+    step = _step(view)
+    records = [(record, segment, view.rows.ints("duration_ns", segment)) for record, segment in view.records()]
+    for recorded in (True, False):
+        total, off = 0, []
+        for record, segment, duration in records:
+            tick = max(record.clock_tick_ns, step) if recorded else step
+            if tick < _LEAST_TICK_NS:
+                continue
+            rest = duration % tick
+            away = np.minimum(rest, tick - rest) > 0.5 + np.abs(duration) * _FLOAT32
+            total += len(duration)
+            off.append((record, segment, duration, np.flatnonzero(away & (duration > 0)), tick))
+        count = sum(len(rows) for *_, rows, _ in off)
+        if 2 * count >= total:
             continue
-        duration = view.rows.ints("duration_ns", segment)
-        rest = duration % tick
-        away = np.minimum(rest, tick - rest) > 0.5 + np.abs(duration) * _FLOAT32
-        total += len(duration)
-        rows = np.flatnonzero(away & (duration > 0))
-        off.append((record, segment, duration, rows, tick))
-    count = sum(len(rows) for *_, rows, _ in off)
-    if 2 * count >= total:
+        for record, segment, duration, rows, tick in off:
+            if len(rows):
+                where = at_row("duration_ns", segment, int(rows[0]), record)
+                got = f"{duration[rows[0]]} ns ({count} of {total} rows of the bundle are off)"
+                yield finding(Reason.TICK_MISMATCH, where, f"a multiple of {tick} ns, the clock's step", got)
+                break
         return
-    for record, segment, duration, rows, tick in off:
-        if len(rows):
-            where = at_row("duration_ns", segment, int(rows[0]), record)
-            got = f"{duration[rows[0]]} ns ({count} of {total} rows of the bundle are off)"
-            yield finding(Reason.TICK_MISMATCH, where, f"a multiple of {tick} ns, the clock's step", got)
-            return
 
 
 def _step(view: View) -> int:

@@ -1,11 +1,19 @@
 """How the checks of rows say what they found: one finding, one place, one count."""
 
-from collections.abc import Sized
+from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
 
 from validator.findings import Finding
 from validator.reading.processes import ProcessRecord
 from validator.reading.rows import Segment
 from validator.reasons import Reason
+
+_MOST = 1000
+
+
+def first(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Give as many findings of a check as anybody reads; where everything is wrong, the rest is not even looked for."""
+    return islice(found, _MOST)
 
 
 def finding(reason: Reason, where: str, expected: object, got: object) -> Finding:

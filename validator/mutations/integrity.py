@@ -261,6 +261,21 @@ def ledger_without_start(copy: WorkingCopy) -> None:
 
 
 @mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_starts_twice(copy: WorkingCopy) -> None:
+    """The run started twice under one name, as whoever keeps the better half would have it."""
+    run = copy.read_json("manifest.json")["run_id"]
+    lines = copy.ledger()
+    start = next(line for line in lines if line["run_id"] == run and line["event"] == "start")
+    copy.write_ledger([start, *lines], chain=True)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
+def ledger_ends_twice(copy: WorkingCopy) -> None:
+    """The run ended, and ended again, and was not resumed between."""
+    copy.write_ledger([*copy.ledger(), copy.ledger()[-1]], chain=True)
+
+
+@mutation(Reason.LEDGER_BROKEN, reseal=True)
 def ledger_line_after_end(copy: WorkingCopy) -> None:
     """The ledger goes on after the end of this run."""
     lines = copy.ledger()
@@ -311,6 +326,14 @@ def _flip_bit(copy: WorkingCopy) -> None:
     start = column.dictionary_page_offset or column.data_page_offset
     data[start + column.total_compressed_size - 1] ^= 0x10
     path.write_bytes(bytes(data))
+
+
+@mutation(Reason.EXTRA_FILE)
+def listed_file_without_end(copy: WorkingCopy) -> None:
+    """A file of no kind that the format has is listed; it is 64 GiB long and holds nothing."""
+    with copy.path("weights.bin").open("wb") as file:
+        file.truncate(1 << 36)
+    _list_file(copy, "weights.bin")
 
 
 @mutation(Reason.EXTRA_FILE, reseal=True)

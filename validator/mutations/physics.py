@@ -99,6 +99,15 @@ def durations_scaled_off_the_clock(copy: WorkingCopy) -> None:
     copy.set_columns("samples", duration_ns=[shorter.get(row, old) for row, old in enumerate(durations)])
 
 
+@mutation(Reason.TICK_MISMATCH, reseal=True, applies_to=CUDA)
+def durations_scaled_under_a_coarse_clock(copy: WorkingCopy) -> None:
+    """The same, and the clock is said to count in steps that no duration keeps to."""
+    if copy.read_environment(0)["device"] == "fake":
+        raise NoSubjectError("a scripted device repeats too few durations to show its step")
+    durations_scaled_off_the_clock.apply(copy)
+    copy.set_columns("processes", clock_tick_ns=[1_000_003] * len(copy.column("processes", "clock_tick_ns")))
+
+
 @mutation(Reason.STREAM_NOT_BLOCKED, reseal=True, applies_to=CUDA)
 def stream_not_blocked(copy: WorkingCopy) -> None:
     """One timed sample began before all of it was enqueued."""

@@ -5,6 +5,7 @@ import math
 import pyarrow as pa
 
 from validator.mutations.mutation import collected, having, mutation, with_rows
+from validator.mutations.provenance import edit_environment
 from validator.mutations.workspace import WorkingCopy
 from validator.reasons import Reason
 
@@ -103,6 +104,12 @@ def environment_not_its_digest(copy: WorkingCopy) -> None:
     copy.set_values("processes", [0], environment_sha256="0" * 64)
 
 
+@mutation(Reason.SCHEMA_VALUE, reseal=True)
+def environment_without_its_platform(copy: WorkingCopy) -> None:
+    """No process says which platform it ran on, so none differs."""
+    edit_environment(copy, {"platform": ""}, rows=range(len(copy.column("processes", "process"))))
+
+
 @mutation(Reason.SCHEMA_VALUE, reseal=True, applies_to=with_rows("correctness"))
 def stage_unknown(copy: WorkingCopy) -> None:
     """A correctness row has a stage that the format does not know."""
@@ -143,6 +150,12 @@ def cosine_above_one(copy: WorkingCopy) -> None:
 def error_below_zero(copy: WorkingCopy) -> None:
     """A relative error is negative."""
     copy.set_values("correctness", [0], rel_error=-1.0)
+
+
+@mutation(Reason.SCHEMA_VALUE, reseal=True, applies_to=with_rows("correctness"))
+def errors_contradict(copy: WorkingCopy) -> None:
+    """An output differs from the truth by 2, and not at all."""
+    copy.set_values("correctness", [0], max_abs_error=2.0, rel_error=0.0)
 
 
 @mutation(Reason.SCHEMA_COLUMN, reseal=True, applies_to=having(cache="cold-flush"))

@@ -150,8 +150,11 @@ def _table_names(manifest: Manifest | None, read: ProtocolRead | None) -> tuple[
 
 def _manifest(folder: Folder, data: bytes | None) -> Manifest | None:
     if data is None:
-        finding = Finding(reason=Reason.MANIFEST_MISSING, where="manifest.json", expected="a file", got="nothing")
-        folder.findings.append(finding)
+        within = sorted(name.removesuffix("/manifest.json") for name in folder.names if name.endswith("/manifest.json"))
+        got = f"nothing here, and one in {', '.join(within)[:200]}: each is a bundle by itself" if within else "nothing"
+        if "manifest.json" not in folder.names:  # else it could not be read, which is said
+            finding = Finding(reason=Reason.MANIFEST_MISSING, where="manifest.json", expected="a file", got=got)
+            folder.findings.append(finding)
         return None
     manifest = read_manifest(data)
     if isinstance(manifest, Manifest):

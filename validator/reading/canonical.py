@@ -1,13 +1,14 @@
-"""Strict JSON and the canonical digests.
+"""Strict JSON, TOML and the canonical digests.
 
 Rules:
-1. JSON with NaN, Infinity, a duplicate key or bytes that are not UTF-8 is no JSON.
+1. JSON with NaN, Infinity, a duplicate key, bytes that are not UTF-8 or more than 3,000,000 values is no JSON.
 2. The digest of a value is the SHA-256 (lower-case hex) of its RFC 8785 JSON.
 """
 
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import rfc8785
 from validator.findings import Json
 
 _HEX = re.compile(r"[0-9a-f]{64}\Z")
+_MOST_DOTS = 1 << 24
 _LARGEST_TEXT = 32 * 1024 * 1024
+_MOST_VALUES = 3_000_000
 
 
 class StrictJsonError(ValueError):
@@ -51,6 +54,9 @@ def _unique(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
 
 def parse_json(data: bytes) -> Json:
     """Parse strict JSON, or raise StrictJsonError."""
+    values = 1 + sum(data.count(mark) for mark in (b",", b"[", b"{"))  # at least as many as there are
+    if values > _MOST_VALUES:
+        raise StrictJsonError(f"expected at most {_MOST_VALUES} values, found up to {values}")
     try:
         value: Json = json.loads(
             data.decode("utf-8"),
@@ -64,6 +70,16 @@ def parse_json(data: bytes) -> Json:
     except (ValueError, RecursionError) as error:
         raise StrictJsonError(str(error)[:200]) from error
     return value
+
+
+def parse_toml(data: bytes) -> dict[str, object]:
+    """Parse TOML, or raise ValueError; the parser takes time by the square of a dotted key's parts, so that is looked at before."""
+    if sum(line.count(b".") ** 2 for line in data.split(b"\n")) > _MOST_DOTS:
+        raise ValueError(f"dots whose number in a line, squared, is more than {_MOST_DOTS} over all lines")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("tables or arrays that are nested too deeply") from error
 
 
 def parse_object(data: bytes) -> dict[str, Json]:

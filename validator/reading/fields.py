@@ -4,6 +4,7 @@ Rules:
 1. A boolean is no integer, an integer is no float unless a number is asked for, a NaN or infinity is nothing.
 2. A key that nobody asked for is a problem.
 3. A problem never raises: a neutral value stands in, and the caller looks at ``problems`` at the end.
+4. Of a document that is wrong throughout, the first problems say enough.
 """
 
 import math
@@ -11,6 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from validator.reading.canonical import is_sha256
+
+_MOST_PROBLEMS = 200
 
 
 class Fields:
@@ -25,7 +28,11 @@ class Fields:
             self._table: Mapping[str, object] = value
         else:
             self._table = {}
-            problems.append(f"{path or 'document'}: expected a table, got {type(value).__name__}")
+            self._problem(f"{path or 'document'}: expected a table, got {type(value).__name__}")
+
+    def _problem(self, text: str) -> None:
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(text)
 
     def at(self, key: str) -> str:
         """Give the path of a key."""
@@ -33,7 +40,7 @@ class Fields:
 
     def wrong(self, key: str, expected: str, got: object) -> None:
         """Record a problem."""
-        self.problems.append(f"{self.at(key)}: expected {expected}, got {got!r}"[:300])
+        self._problem(f"{self.at(key)}: expected {expected}, got {got!r}"[:300])
 
     def has(self, key: str) -> bool:
         """Say whether a key is there, without asking for it."""
@@ -43,7 +50,7 @@ class Fields:
         """Give a value as it is; None where it is absent."""
         self._asked.add(key)
         if key not in self._table and not optional:
-            self.problems.append(f"{self.at(key)}: missing")
+            self._problem(f"{self.at(key)}: missing")
         return self._table.get(key)
 
     def text(self, key: str, *, pattern: str | None = None) -> str:
@@ -155,4 +162,4 @@ class Fields:
         """Record every key that nobody asked for."""
         for key in self._table:
             if key not in self._asked:
-                self.problems.append(f"{self.at(key)}: unknown key")
+                self._problem(f"{self.at(key)}: unknown key")

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from validator.findings import CouldNotCheckError, Finding
 from validator.reading.canonical import file_sha256, read_small
-from validator.reading.limits import DEPTH, MEMBERS, OversizedError, check_size
+from validator.reading.limits import DEPTH, MEMBERS, OversizedError, check_size, most_bytes
 from validator.reasons import Reason
 
 _DEVICES = frozenset(["con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10))])
@@ -29,6 +29,7 @@ class Folder:
         """List a folder; raises CouldNotCheckError where there is none that can be listed."""
         self.root = root
         self.names: dict[str, int] = {}
+        self._folders = 0
         self.findings: list[Finding] = []
         if not root.is_dir():
             raise CouldNotCheckError(f"{root}: expected the folder of a bundle, got {_what(root)}")
@@ -60,8 +61,8 @@ class Folder:
             return None
 
     def digest(self, name: str) -> str | None:
-        """Give the SHA-256 of a member; None where it is absent, too large or cannot be read."""
-        if name not in self.names or not self._fits(name):
+        """Give the SHA-256 of a member; None where it is absent, none of the format's, too large or cannot be read."""
+        if name not in self.names or most_bytes(name) is None or not self._fits(name):
             return None
         try:
             return file_sha256(self.root / name)
@@ -119,10 +120,11 @@ class Folder:
                 self._add(Reason.OVERSIZED, name, f"at most {DEPTH} folders in each other", "another folder")
             else:
                 self._inner(folder / entry.name, name, depth)
-            if len(self.names) > MEMBERS:
-                raise CouldNotCheckError(f"{self.root}: more than {MEMBERS} files: this is no bundle")
+            if len(self.names) + self._folders > MEMBERS:
+                raise CouldNotCheckError(f"{self.root}: more than {MEMBERS} files and folders: this is no bundle")
 
     def _inner(self, folder: Path, name: str, depth: int) -> None:
+        self._folders += 1
         try:
             self._scan(folder, name + "/", depth + 1)
         except OSError as error:

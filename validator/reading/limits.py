@@ -7,6 +7,7 @@ Rules (results/README.md, "Limits of a reader"):
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -19,11 +20,13 @@ ARMS, POINTS, LOOKS = 256, 4096, 32
 PLANNED, ROWS, ROUTED = 1 << 20, 13_000_000, 1 << 24
 EXPONENT = 32
 DEPTH = 8
+MOST_ROWS = {"processes": 40_000, "correctness": 1 << 21, "kernels": 1 << 20, "repeats": 1 << 20}
 TABLE_FILE = 4096 * MIB
 DECODED = 4096 * MIB
 FREE_RATIO_BELOW = 256 * MIB
 RATIO = 1000
 PAGE = 64 * MIB
+FOOTER = 4 * MIB
 PAGES = 1_000_000
 TEXT_VALUE = 4 * MIB
 BATCH_TEXT = 1024 * MIB
@@ -76,12 +79,24 @@ def check_size(name: str, size: int) -> None:
         raise OversizedError(f"at most {most} bytes", f"{size} bytes")
 
 
+def check_footer(path: Path, size: int) -> None:
+    """Refuse a Parquet file whose footer is larger than any that a run writes, before it is unpacked."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, size - 8))
+        tail = stream.read(8)
+    length = int.from_bytes(tail[:4], "little")
+    if FOOTER < length < size:  # one that exceeds the file is no footer
+        raise OversizedError(f"a footer of at most {FOOTER} bytes", f"one of {length} bytes")
+
+
 def check_parquet(file: pq.ParquetFile, path: str, table: str, size: int) -> Weight:
     """Refuse a Parquet file that would unpack to more than its limits, before any of its pages is read."""
     footer = file.metadata
     rows = int(footer.num_rows)
     if rows < 0 or sum(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) != rows:
         raise PageError(f"{rows} rows, which are not those of the row groups")
+    if rows > MOST_ROWS.get(table, rows):
+        raise OversizedError(f"at most {MOST_ROWS[table]} rows", f"{rows} rows")
     width = sum(_WIDTH.get(column.type, 8) for column in ALL_TABLES[table])
     decoded = rows * width
     if decoded > DECODED:

@@ -3,6 +3,7 @@
 Rules:
 1. Last attempts count; ``analysed`` is true for the row with the highest attempt of its process.
 2. JSON columns are strict JSON of the documented shape; anything else is SCHEMA_VALUE.
+3. The environment of an ``ok`` process says what it ran on; what is blank in all processes cannot be seen to differ.
 """
 
 import re
@@ -19,6 +20,18 @@ from validator.reasons import Reason
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 STATUSES = ("ok", "failed", "interrupted")
+DEVICES = ("host", "cuda", "fake")
+_KINDS: Mapping[type, str] = {str: "a text", int: "a positive number", dict: "an object"}
+_SAID = {
+    "python": str,
+    "platform": str,
+    "cpu": str,
+    "cpu_count": int,
+    "threads": int,
+    "packages": dict,
+    "sources": dict,
+}
+_GPU_SAYS = {"name": str, "uuid": str, "compute_capability": str, "memory_bytes": int, "sm_count": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +172,8 @@ def _environment(frame: Frame, row: int, findings: list[Finding]) -> Environment
     stated, digest = frame.text("environment_sha256", row), sha256(text.encode())
     if stated != digest:
         findings.append(_wrong(row, "environment_sha256", digest, stated))
+    if value and frame.text("status", row) == "ok":
+        findings.extend(_unsaid(value, row))
     packages = _mapping(value.get("packages"))
     versions: dict[str, str | None] = {
         name: _text(_mapping(entry).get("imported")) for name, entry in packages.items() if isinstance(entry, dict)
@@ -176,6 +191,24 @@ def _environment(frame: Frame, row: int, findings: list[Finding]) -> Environment
         compute_capability=_text(gpu.get("compute_capability")),
         sources=_strings(value.get("sources")),
     )
+
+
+def _unsaid(value: Mapping[str, Json], row: int) -> Iterator[Finding]:
+    """Find what the environment of a process that ended well leaves out, or says in another type."""
+    device, gpu, own = value.get("device"), _mapping(value.get("gpu")), value.get("benchkit_sha256")
+    if device not in DEVICES:
+        yield _wrong(row, "environment", f"device: one of {', '.join(DEVICES)}", device)
+    entries = [(key, kind, value.get(key)) for key, kind in (*_SAID.items(), ("benchkit", str))]
+    if device == "cuda":
+        entries += [("driver", str, value.get("driver"))]
+        entries += (
+            [(f"gpu.{key}", kind, gpu.get(key)) for key, kind in _GPU_SAYS.items()] if gpu else [("gpu", dict, None)]
+        )
+    for key, kind, found in entries:
+        if type(found) is not kind or found in ("", 0) or (isinstance(found, int) and found < 0):
+            yield _wrong(row, "environment", f"{key}: {_KINDS[kind]}", found)
+    if "benchkit_sha256" in value and not (isinstance(own, str) and DIGEST.fullmatch(own)):
+        yield _wrong(row, "environment", "benchkit_sha256: 64 hexadecimal digits", own)
 
 
 def _mapping(value: Json) -> Mapping[str, Json]:

@@ -9,12 +9,11 @@ Rules (protocols/README.md):
 
 import math
 import re
-import tomllib
 from dataclasses import dataclass
 from itertools import product
 
 from validator.findings import CouldNotCheckError
-from validator.reading.canonical import digest_of
+from validator.reading.canonical import digest_of, parse_toml
 from validator.reading.fields import Fields
 from validator.reading.limits import ARMS, EXPONENT, PLANNED, POINTS, ROUTED, ROWS
 from validator.reading.model import (
@@ -55,7 +54,7 @@ def read_protocol(data: bytes) -> ProtocolRead:
     if data.startswith(b"\xef\xbb\xbf"):
         return ProtocolRead(protocol=None, digest=None, problems=("a byte-order mark: save the file without it",))
     try:
-        document = tomllib.loads(data.decode("utf-8"))
+        document = parse_toml(data)
         digest = digest_of(document)
     except (ValueError, TypeError, RecursionError) as error:
         return ProtocolRead(protocol=None, digest=None, problems=(str(error)[:300],))
@@ -374,7 +373,7 @@ def _refuse_giants(protocol: Protocol) -> None:
     sizes = (
         ("places in the order", arms * (protocol.blocks + 1), PLANNED),
         ("rows", arms * (protocol.warmup_samples + protocol.blocks * protocol.samples_per_block), ROWS),
-        ("repeats", arms * (protocol.repeats or 0), ROWS),
+        ("repeats", arms * (protocol.repeats or 0), PLANNED),
         ("digests of the routing", tokens * protocol.fixture.experts, ROUTED),
     )
     for what, found, most in sizes:

@@ -9,6 +9,7 @@ Rules:
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 
 from validator.findings import CouldNotCheckError
 from validator.reading.canonical import StrictJsonError, is_canonical, parse_object, sha256
@@ -202,10 +203,8 @@ def read_ledger(data: bytes) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Read attempts.jsonl: its entries up to the first bad line, and the problems."""
     entries: list[Entry] = []
     problems: list[str] = []
-    lines = data.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    for number, line in enumerate(lines):
+    for number, ended in enumerate(BytesIO(data)):
+        line = ended.removesuffix(b"\n")
         found: list[str] = []
         try:
             value = parse_object(line)

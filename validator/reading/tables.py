@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from validator.findings import Finding
 from validator.reading.canonical import digest_of
-from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_parquet, check_size
+from validator.reading.limits import BATCH_TEXT, TEXT_VALUE, OversizedError, check_footer, check_parquet, check_size
 from validator.reading.schema import ColumnSchema, columns_of
 from validator.reasons import Reason
 
@@ -182,6 +182,7 @@ def read_table(path: Path, name: str) -> TableRead:
     try:
         size = path.stat().st_size
         check_size(f"{name}.parquet", size)
+        check_footer(path, size)
         present = pq.read_schema(path, memory_map=False).names
         texts = [each.name for each in columns_of(name, present) if each.kind in _COUNTED]
         with pq.ParquetFile(path, page_checksum_verification=True, memory_map=False, read_dictionary=texts) as file:

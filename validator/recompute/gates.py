@@ -134,8 +134,9 @@ def _dose(view: View, measured: Measurements, controls: tuple[Pair, ...]) -> Ite
             cell = measured.cells[(process, control.point, control.arm)]
             unit = view.protocol.margin * measured.cells[(process, control.point, control.other)].whole_ns
             if cell.injected_low < DOSE_LOW * unit or cell.injected_high > DOSE_HIGH * unit:
-                shown = f"{cell.injected_low} to {cell.injected_high} ns"
-                detail = f"process {process}: {control.arm} injected {shown}, planned 1.2 to 1.8 times {unit:.6g} ns"
+                doses = dict.fromkeys((cell.injected_low, cell.injected_high))
+                shown = " to ".join(str(dose) for dose in doses)
+                detail = f"process {process}: {control.arm} injected {shown} ns, planned 1.2 to 1.8 times {unit:.0f} ns"
                 yield Gate(gate="control_dose", detail=detail)
                 return
 

@@ -6,7 +6,6 @@ Rules:
 3. Order is that of the protocol; blocks stand in the order in which they ran.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from validator.findings import CouldNotCheckError
 from validator.reading.bundle import Bundle, open_bundle
-from validator.reading.canonical import read_small
+from validator.reading.canonical import parse_toml, read_small
 from validator.reading.model import Protocol
 from validator.reading.processes import ProcessRecord
 from validator.reading.rows import Segment, View, view
@@ -120,10 +119,10 @@ def gather(root: Path) -> Material:
 def _head(bundle: Bundle) -> Mapping[str, str]:
     """Give the texts of [protocol]; only called where protocol.toml is a regular file that parsed."""
     try:
-        table = tomllib.loads(read_small(bundle.root / "protocol.toml").decode("utf-8")).get("protocol", {})
+        table = parse_toml(read_small(bundle.root / "protocol.toml")).get("protocol")
     except (OSError, ValueError):
         return {}
-    return {key: value for key, value in table.items() if isinstance(value, str)}
+    return {key: value for key, value in table.items() if isinstance(value, str)} if isinstance(table, dict) else {}
 
 
 def _ratios(
