@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import builder
+import pinned
 import pyarrow as pa
 import pytest
 from builder import Draft
@@ -339,13 +340,17 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
 @pytest.mark.parametrize("name", HOST)
 def test_host(tmp_path: Path, name: str) -> None:
     change, expected = HOST[name]
-    assert list(resealed(tmp_path, "host", change).codes) == expected
+    report = resealed(tmp_path, "host", change)
+    assert list(report.codes) == expected
+    pinned.compare("host", name, report)
 
 
 @pytest.mark.parametrize("name", CUDA)
 def test_cuda(tmp_path: Path, name: str) -> None:
     change, expected = CUDA[name]
-    assert list(resealed(tmp_path, "cuda-event", change).codes) == expected
+    report = resealed(tmp_path, "cuda-event", change)
+    assert list(report.codes) == expected
+    pinned.compare("cuda-event", name, report)
 
 
 def test_where_names_the_missing_edge(tmp_path: Path) -> None:
