@@ -35,8 +35,11 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[2]
 FILES = [
-    *(f"tests/validator/test_validator_{name}.py" for name in ("bundle", "families", "reasons", "sensitivity")),
-    *(f"tests/validator/test_validator_{name}.py" for name in ("statistics", "trials", "signatures", "numbers")),
+    *(f"tests/validator/test_validator_{name}.py" for name in ("bundle", "documents", "families", "reasons")),
+    *(
+        f"tests/validator/test_validator_{name}.py"
+        for name in ("numbers", "sensitivity", "signatures", "statistics", "trials")
+    ),
     *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
     *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),
 ]
@@ -49,6 +52,7 @@ QUICK_S = 0.03
 """A test that takes less is always a judge."""
 SLOWEST_S = 3.0
 """A test that takes longer is none."""
+OF_A_KIND = 2
 
 
 class Outcome(IntEnum):
@@ -71,10 +75,10 @@ class Reach:
     loading: dict[str, list[int]] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
 
-    def judges(self, module: str, lines: frozenset[int], around: frozenset[int], *, of_a_kind: int) -> list[str]:
+    def judges(self, module: str, lines: frozenset[int]) -> list[str]:
         """Tests that run one of these lines, fastest first.
 
-        Tests that run the same ones of the lines ``around`` are of a kind: so many of a kind are taken, and all quick ones.
+        Tests that run the same lines of the module are of a kind: two of a kind are taken, and all quick ones.
         What runs while the module is loaded is judged by every test that uses the module.
         """
         loads = not lines.isdisjoint(self.loading.get(module, ()))
@@ -84,8 +88,8 @@ class Reach:
             reached = frozenset(self.lines[test].get(module, ()))
             if self.seconds[test] > SLOWEST_S or not reached or not (loads or lines & reached):
                 continue
-            seen[reached & around] += 1
-            if seen[reached & around] <= of_a_kind or self.seconds[test] < QUICK_S:
+            seen[reached] += 1
+            if seen[reached] <= OF_A_KIND or self.seconds[test] < QUICK_S:
                 chosen.append(test)
         return chosen
 

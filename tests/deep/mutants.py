@@ -94,13 +94,7 @@ def _one(
     if options.again:
         left = {(entry["operator"], entry["occurrence"]) for entry in before}
         drawn = [mutant for mutant in every if (mutant.operator, mutant.occurrence) in left]
-    everywhere = frozenset(range(source.count("\n") + 2))
-    tests = [
-        reach.judges(module, mutant.lines, everywhere, of_a_kind=2)
-        if options.again
-        else reach.judges(module, mutant.lines, mutant.around, of_a_kind=3)
-        for mutant in drawn
-    ]
+    tests = [reach.judges(module, mutant.lines) for mutant in drawn]
     cases = _cases(source, drawn, tests)
     found = judges.outcomes(session, module, cases, reach, folder / "child")
     if next(found) not in (Outcome.SURVIVED, Outcome.NOT_REACHED):
