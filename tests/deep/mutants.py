@@ -1,101 +1,139 @@
-"""Mutants of the validator's own checks and numbers (cosmic-ray): which changes of its code do its tests not see?
+"""Mutants of the validator's own code (cosmic-ray): which changes of its code do its tests not see?
 
-Works on a copy of the tracked files, draws mutants by a seed until the time is over, and lists the survivors.
-Usage: python tests/deep/mutants.py [--minutes M] [--seed N] [--list FILE.json]
+``sites`` says which mutants there are, ``judges`` which tests try them and how; nothing on disk is changed. A mutant that
+no judge reaches is listed as such. The survivors go to a file that people complete: ``why`` and ``note`` of a survivor
+that is still there are kept. A share below 1 draws mutants by the seed, module by module.
+
+Usage: python tests/deep/mutants.py [MODULE ...] [--share S] [--seed N] [--again] [--folder DIR] [--list FILE.json]
 """
 
 import argparse
+import hashlib
 import json
+import os
 import random
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import WorkerOutcome, WorkResult
+import judges
+import pytest
+from judges import ROOT, Outcome, Reach
+from sites import Mutant, changed_line, mutants
 
-ROOT = Path(__file__).parents[2]
-FILES = [f"tests/validator/test_validator_{name}.py" for name in ("reasons", "statistics", "families", "sensitivity")]
-TESTS = " ".join([*FILES, "-k 'not scripted'"])
-CONFIG = """[cosmic-ray]
-module-path = ["validator/checks", "validator/recompute"]
-timeout = 120.0
-excluded-modules = ["validator/checks/__init__.py", "validator/recompute/__init__.py"]
-test-command = "{python} -m pytest -x -q -p no:cacheprovider {tests}"
-[cosmic-ray.distributor]
-name = "local"
-"""
+PACKAGES = ("validator/checks", "validator/recompute")
+LIST = ROOT / "results" / "deep" / "mutants.json"
+LEFT = (Outcome.SURVIVED, Outcome.INCOMPLETE, Outcome.NOT_REACHED)
+"""Outcomes of a mutant that no test noticed; incomplete: tests were skipped or gone, none failed."""
 
 
 def main() -> int:
-    """Run a sample of the mutants; always 0: a survivor is read by a person."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=15.0)
+    """Try the mutants of some modules; always 0: a survivor is read by a person."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "modules", nargs="*", help="e.g. checks/order.py reading/rows.py; all of checks and recompute without"
+    )
+    parser.add_argument("--share", type=float, default=1.0, help="of the mutants of each module")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--list", type=Path, default=None)
+    parser.add_argument("--again", action="store_true", help="only those that the list says are left, after new tests")
+    parser.add_argument("--folder", type=Path, help="keeps what the tests reach: remove it when tests change")
+    parser.add_argument("--list", type=Path, default=LIST, help="counts and survivors; other modules in it stay")
     options = parser.parse_args()
+    options.list = options.list.resolve()
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.name != "__init__.py")
+    if options.modules:
+        paths = [ROOT / "validator" / name for name in options.modules]
     with tempfile.TemporaryDirectory(prefix="deep-mutants-") as scratch:
-        copy = Path(scratch) / "copy"
-        _copy(copy)
-        (copy / "mutants.toml").write_text(CONFIG.format(python=sys.executable, tests=TESTS))
-        _call(copy, "-m", "cosmic_ray.cli", "init", "mutants.toml", "mutants.sqlite")
-        with use_db(str(copy / "mutants.sqlite"), WorkDB.Mode.open) as base:
-            everything = sorted(item.job_id for item in base.pending_work_items)
-        chosen = random.Random(options.seed).sample(everything, len(everything))
-        survivors, tried, begin = [], 0, time.monotonic()
-        while chosen and time.monotonic() - begin < 60 * options.minutes:
-            batch, chosen = chosen[:5], chosen[5:]
-            survivors += _run(copy, set(batch), tried)
-            tried += len(batch)
-            print(f"{tried} of {len(everything)} mutants tried, {len(survivors)} survived", flush=True)
-    for entry in survivors:
-        print(f"SURVIVED {entry['module']}:{entry['line']} {entry['operator']}\n{entry['diff']}")
-    if options.list:
-        document = {"mutants": len(everything), "tried": tried, "seed": options.seed, "survivors": survivors}
-        options.list.write_text(json.dumps(document, indent=1) + "\n")
+        folder = (options.folder or Path(scratch)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        judges.in_a_warm_process(lambda session: _all(session, paths, folder, options))
     return 0
 
 
-def _copy(target: Path) -> None:
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    for name in filter(None, names):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, target / name)
+def _all(session: pytest.Session, paths: list[Path], folder: Path, options: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    reach = judges.survey(session, folder)
+    print(f"{len(reach.seconds)} judges, {time.monotonic() - begin:.0f} s", flush=True)
+    known = json.loads(options.list.read_text("utf-8")) if options.list.exists() else {"modules": {}, "survivors": []}
+    for path in paths:
+        name, result = str(path.relative_to(ROOT)), folder / "module.json"
+        before = [entry for entry in known["survivors"] if entry["module"] == name]
+        begin = time.monotonic()
+        if options.again and known["modules"].get(name, {}).get("sha256") != _digest(path.read_text("utf-8")):
+            print(f"{name}: not in the list as it is now: try it without --again", flush=True)
+            continue
+        if not (child := os.fork()):
+            _one(session, path, reach, folder, options, before)
+            os._exit(0)
+        os.waitpid(child, 0)
+        if not result.exists():
+            print(f"{name}: the unmutated module does not pass its tests: nothing was tried", flush=True)
+            continue
+        counts, entries = json.loads(result.read_text("utf-8"))
+        result.unlink()
+        if options.again:
+            counts = _corrected(known["modules"][name], before, entries)
+        known["modules"][name] = counts
+        known["survivors"] = [entry for entry in known["survivors"] if entry["module"] != name] + entries
+        known["survivors"].sort(key=lambda entry: (entry["module"], entry["line"], entry["operator"]))
+        known["modules"] = dict(sorted(known["modules"].items()))
+        options.list.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        print(f"{name}: {counts}, {time.monotonic() - begin:.0f} s", flush=True)
 
 
-def _call(copy: Path, *arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], cwd=copy, check=True, capture_output=True)
+def _one(
+    session: pytest.Session, path: Path, reach: Reach, folder: Path, options: argparse.Namespace, before: list[Any]
+) -> None:
+    """Try the mutants of one module in this process, and write counts and survivors."""
+    source, name = path.read_text("utf-8"), str(path.relative_to(ROOT))
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    every = list(mutants(source))
+    chance = random.Random(f"{options.seed}/{name}")
+    drawn = [mutant for mutant in every if chance.random() < options.share]
+    if options.again:
+        left = {(entry["operator"], entry["occurrence"]) for entry in before}
+        drawn = [mutant for mutant in every if (mutant.operator, mutant.occurrence) in left]
+    tests = [reach.judges(module, mutant.lines) for mutant in drawn]
+    cases = _cases(source, drawn, tests)
+    found = judges.outcomes(session, module, cases, reach, folder / "child")
+    if next(found) not in (Outcome.SURVIVED, Outcome.NOT_REACHED):
+        return
+    outcomes = list(found)
+    notes = {(entry["operator"], entry["before"], entry["after"]): entry for entry in before}
+    entries = []
+    for mutant, outcome, asked in zip(drawn, outcomes, tests, strict=True):
+        if outcome in LEFT:
+            old, new = changed_line(source, mutant)
+            noted = notes.get((mutant.operator, old, new), {})
+            entry = {"module": name, "line": mutant.line, "operator": mutant.operator, "occurrence": mutant.occurrence}
+            entry |= {"before": old, "after": new, "outcome": outcome.name.lower(), "judges": len(asked)}
+            entries.append(entry | {"why": noted.get("why", "open"), "note": noted.get("note", "")})
+    counts = {"sha256": _digest(source), "mutants": len(every), "tried": len(drawn)}
+    tally = Counter(outcomes)
+    counts |= {outcome.name.lower(): tally[outcome] for outcome in Outcome}
+    (folder / "module.json").write_text(json.dumps([counts, entries]), "utf-8")
 
 
-def _run(copy: Path, batch: set[str], number: int) -> list[dict[str, object]]:
-    """Try some mutants with a database of their own; give those that no test noticed."""
-    database = copy / f"batch-{number}.sqlite"
-    shutil.copyfile(copy / "mutants.sqlite", database)
-    with use_db(str(database), WorkDB.Mode.open) as base:
-        for item in list(base.pending_work_items):
-            if item.job_id not in batch:
-                base.set_result(item.job_id, WorkResult(worker_outcome=WorkerOutcome.SKIPPED, output="not drawn"))
-    _call(copy, "-m", "cosmic_ray.cli", "exec", "mutants.toml", database.name)
-    found = []
-    with use_db(str(database), WorkDB.Mode.open) as base:
-        for item, result in base.completed_work_items:
-            if item.job_id in batch and not result.is_killed:
-                (mutation,) = item.mutations
-                found.append(
-                    {
-                        "module": str(mutation.module_path),
-                        "line": mutation.start_pos[0],
-                        "operator": mutation.operator_name.removeprefix("core/"),
-                        "diff": result.diff,
-                        "outcome": str(result.worker_outcome),
-                    }
-                )
-    database.unlink()
-    return found
+def _cases(source: str, drawn: list[Mutant], tests: list[list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """First the module as it is, with 30 of its judges: it must survive."""
+    yield source, max(tests, key=len, default=[])[:30]
+    for mutant, asked in zip(drawn, tests, strict=True):
+        yield mutant.apply(source), asked
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _corrected(counts: dict[str, Any], before: list[Any], after: list[Any]) -> dict[str, Any]:
+    """Counts after those that were left were tried again: what is no longer left was noticed by a test."""
+    now = Counter(entry["outcome"] for entry in after)
+    left = {outcome.name.lower(): now[outcome.name.lower()] for outcome in LEFT}
+    return counts | left | {"failed": counts["failed"] + len(before) - len(after)}
 
 
 if __name__ == "__main__":

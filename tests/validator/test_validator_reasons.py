@@ -1,14 +1,19 @@
 """Bundles with one thing wrong, sealed as if nothing were: the exact reasons, in their order."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import builder
+import numpy as np
+import pinned
 import pyarrow as pa
 import pytest
 from builder import Draft
 
+from validator.checks import times
 from validator.findings import Report, Validity, Verdict
 from validator.reasons import Reason as R
 from validator.validate import validate
@@ -69,6 +74,18 @@ def drop(draft: Draft, keep: Callable[[builder.Row], bool]) -> None:
     draft.samples[:] = [row for row in draft.samples if keep(row)]
 
 
+def first(draft: Draft, point: str, arm: str) -> int:
+    """The row of the first warm-up sample of an arm at a point."""
+    places = [(r["process"], r["point"], r["arm"], r["block"], r["sample"]) for r in draft.samples]
+    return places.index((0, point, arm, -1, 0))
+
+
+def fail(draft: Draft, process: int = 4) -> None:
+    """A process ends by the watchdog."""
+    draft.tables["processes"][process].update(status="failed", reason="watchdog")
+    draft.ledger[-1].update(status="failed_processes")
+
+
 def set_all(rows: list[builder.Row], **values: object) -> None:
     for row in rows:
         row.update(values)
@@ -118,6 +135,27 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.WARMUP_COUNT],
     ),
     "another number of calls": (lambda d: set_all(d.samples, calls=5), [R.CALLS_MISMATCH] * 5),
+    "another number of calls in one row": (lambda d: d.samples[257].update(calls=5), [R.CALLS_MISMATCH]),
+    "the first sample of the layout twice": (
+        lambda d: d.samples.insert(first(d, "mib=1", "base"), dict(d.samples[first(d, "mib=1", "base")])),
+        [R.ROWS_DUPLICATED, R.TIME_DISORDER, R.INJECTION_MISMATCH],
+    ),
+    "a process without a row": (
+        lambda d: drop(d, lambda r: r["process"] != 4),
+        [R.PROCESS_MISSING] + [R.POINT_MISSING] * 2,
+    ),
+    "a row of an unknown arm alone in a failed process": (
+        lambda d: (
+            fail(d),
+            drop(d, lambda r: r["process"] != 4),
+            d.samples.append(d.samples[0] | {"process": 4, "arm": "x"}),
+        ),
+        [R.SCHEMA_VALUE, R.ORDER_NOT_AS_PLANNED, R.TIME_DISORDER],
+    ),
+    "a gap in a failed process": (
+        lambda d: (fail(d), d.samples.__delitem__(slice(-50, None)), d.samples.__delitem__(slice(-20, -18))),
+        [R.ROWS_MISSING],
+    ),
     "an unknown arm": (
         lambda d: d.samples[55].update(arm="other"),
         [R.SCHEMA_VALUE, R.ROWS_MISSING, R.ORDER_NOT_AS_PLANNED],
@@ -270,6 +308,45 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
     ),
     "a broken chain": (lambda d: d.ledger[1].update(prev_sha256="1" * 64), [R.LEDGER_BROKEN]),
     "another run in the footer": (lambda d: d.footer.update({"benchkit.run_id": "x"}), [R.SCHEMA_VALUE] * 7),
+    "rows of an attempt that no process lists": (
+        lambda d: (builder.with_attempt(d, 2, 33), d.tables["processes"].pop(2)),
+        [R.PROCESS_MISSING] * 2,
+    ),
+    "another environment in the first process": (lambda d: environment(d, 0, cpu="other"), [R.ENVIRONMENT_DRIFT] * 4),
+    "another environment in a first process that failed": (
+        lambda d: (fail(d, 0), environment(d, 0, cpu="other")),
+        [R.ENVIRONMENT_DRIFT],
+    ),
+    "a process that says only its clock": (
+        lambda d: d.tables["processes"][1].update(launch="", event_order=""),
+        [R.SCHEMA_VALUE] * 2 + [R.BOUNDARY_MISMATCH] * 2,
+    ),
+    "a process that says only its launch": (
+        lambda d: d.tables["processes"][1].update(clock="", event_order=""),
+        [R.SCHEMA_VALUE] * 2 + [R.BOUNDARY_MISMATCH] * 2,
+    ),
+    "a process that says only its order": (
+        lambda d: d.tables["processes"][1].update(clock="", launch=""),
+        [R.SCHEMA_VALUE] * 2 + [R.BOUNDARY_MISMATCH] * 2,
+    ),
+    "an ok process without a cache": (lambda d: d.tables["processes"][2].update(l2_bytes=0), [R.ENVIRONMENT_DRIFT]),
+    "a device of another clock": (
+        lambda d: [environment(d, p, device="cuda") for p in range(5)],
+        [R.BOUNDARY_MISMATCH] * 5 + [R.KERNEL_IDENTITY] * 50,
+    ),
+    "a negative wait after a sample": (lambda d: d.samples[57].update(post_sync_ns=-1), [R.TIME_DISORDER]),
+    "a sample that ends before it starts": (
+        lambda d: d.samples[57].update(host_end_ns=d.samples[57]["host_start_ns"] - 1),
+        [R.TIME_DISORDER],
+    ),
+    "a duration of 1 ns": (lambda d: timed(d)[0].update(duration_ns=1), [R.TIME_DISORDER]),
+    "a minute between the clocks of run and processes": (
+        lambda d: (
+            d.tables["processes"][0].update(started_utc="2026-01-01T11:59:00Z"),
+            d.tables["processes"][4].update(ended_utc="2026-01-01T12:11:00Z"),
+        ),
+        [],
+    ),
     "an unknown key": (lambda d: d.protocol["timing"].update(extra=1), [R.PROTOCOL_INVALID] + [R.PROTOCOL_CHANGED] * 3),
 }
 CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
@@ -332,6 +409,36 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         lambda d: environment(d, 0, gpu=None),
         [R.BUILD_MISMATCH, R.SCHEMA_VALUE] + [R.ENVIRONMENT_DRIFT] * 4,
     ),
+    "no kernels at all": (lambda d: d.tables["kernels"].clear(), [R.KERNEL_IDENTITY] * 50),
+    "no kernels of one process": (
+        lambda d: d.tables["kernels"].__setitem__(slice(None), [r for r in d.tables["kernels"] if r["process"] != 3]),
+        [R.KERNEL_IDENTITY] * 10,
+    ),
+    "a sample out of time": (
+        lambda d: d.samples[57].update(host_start_ns=d.samples[57]["host_start_ns"] - 10**9),
+        [R.TIME_DISORDER, R.ESCAPED_WORK],
+    ),
+    "three readings missing in a later process": (
+        lambda d: d.tables["telemetry"].__delitem__(slice(90, 93)),
+        [R.ROWS_MISSING],
+    ),
+    "the first reading of the layout twice": (
+        lambda d: d.tables["telemetry"].insert(
+            0,
+            dict(
+                next(r for r in d.tables["telemetry"] if (r["point"], r["block"], r["arm"]) == ("batch=1", 0, "base"))
+            ),
+        ),
+        [R.ROWS_DUPLICATED],
+    ),
+    "telemetry of an unknown arm": (
+        lambda d: d.tables["telemetry"][3].update(arm="nobody"),
+        [R.SCHEMA_VALUE, R.ROWS_MISSING, R.ORDER_NOT_AS_PLANNED],
+    ),
+    "telemetry of a block below 0": (
+        lambda d: d.tables["telemetry"][3].update(block=-1),
+        [R.ROWS_MISSING, R.ORDER_NOT_AS_PLANNED],
+    ),
     "another driver in one process": (lambda d: environment(d, 3, driver="590.1"), [R.ENVIRONMENT_DRIFT]),
 }
 
@@ -339,13 +446,17 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
 @pytest.mark.parametrize("name", HOST)
 def test_host(tmp_path: Path, name: str) -> None:
     change, expected = HOST[name]
-    assert list(resealed(tmp_path, "host", change).codes) == expected
+    report = resealed(tmp_path, "host", change)
+    assert list(report.codes) == expected
+    pinned.compare("host", name, report)
 
 
 @pytest.mark.parametrize("name", CUDA)
 def test_cuda(tmp_path: Path, name: str) -> None:
     change, expected = CUDA[name]
-    assert list(resealed(tmp_path, "cuda-event", change).codes) == expected
+    report = resealed(tmp_path, "cuda-event", change)
+    assert list(report.codes) == expected
+    pinned.compare("cuda-event", name, report)
 
 
 def test_where_names_the_missing_edge(tmp_path: Path) -> None:
@@ -406,9 +517,81 @@ def test_a_duration_between_two_steps_of_the_clock(tmp_path: Path) -> None:
     assert validate(off(draft(), total // 2).seal(tmp_path / "c")).validity is Validity.VALID
 
 
-def test_durations_of_another_process(tmp_path: Path) -> None:
+def stepped_draft(scale: int, step: int, off: dict[int, int], tick: int = 1) -> Draft:
+    """A draft on the event clock whose durations are whole steps, but for some rows; ``off`` gives their distance in ns."""
+
+    def stepped(process: int, point: str, block: int, arm: str, sample: int) -> int:
+        return scale * builder.script(process, point, block, arm, sample) // step * step
+
+    result = builder.draft(clock="cuda-event", duration=stepped)
+    for row in result.tables["processes"]:
+        row["clock_tick_ns"] = tick
+    for row, distance in off.items():
+        result.samples[row]["duration_ns"] += distance
+    return result
+
+
+@pytest.mark.parametrize(
+    ("scale", "step", "off", "expected"),
+    [
+        (1, 8, {57: 3}, "8"),
+        (1, 7, {57: 3}, None),  # finer than any event clock
+        (1, 32, {57: 1}, "32"),
+        (1, 32, {57: -1}, "32"),
+        (1, 32, dict.fromkeys(range(160), 5), "32"),  # 40 % of the rows, the clock says its step
+        (100, 32, {51: 10}, None),  # milliseconds as float32 have no finer steps at 100 ms
+        (100, 32, {51: -10}, None),
+        (100, 32, {51: 14}, "32"),
+    ],
+)
+def test_steps_of_the_clock(tmp_path: Path, scale: int, step: int, off: dict[int, int], expected: str | None) -> None:
+    draft = stepped_draft(scale, step, off, tick=32 if scale > 1 or len(off) > 1 else 1)
+    if scale > 1:  # longer processes
+        for row in draft.tables["processes"]:
+            row["started_utc"], row["ended_utc"] = "2026-01-01T12:01:00Z", "2026-01-01T12:09:00Z"
+    found = [item for item in validate(draft.seal(tmp_path / "b")).reasons if item.reason is R.TICK_MISMATCH]
+    first = min(off)
+    assert scale == 1 or draft.samples[first]["arm"] != "copy"  # which is twice as fast
+    told = [
+        (f"samples.parquet:duration_ns[{first}] process=0", f"a multiple of {expected} ns, the clock's step"),
+    ]
+    assert [(item.where, item.expected) for item in found] == (told if expected else [])
+    total = len(draft.samples)
+    assert [item.got for item in found] == [
+        f"{draft.samples[first]['duration_ns']} ns ({len(off)} of {total} rows of the bundle are off)"
+    ] * len(found)
+
+
+@pytest.mark.parametrize(
+    ("durations", "step"),
+    [
+        ([range(16, 336, 16)], 16),  # 20 values
+        ([range(16, 320, 16)], 1),  # 19 may have more in common by chance
+        ([[0, *range(16, 320, 16)]], 1),
+        ([[1, *range(16, 336, 16)]], 1),
+        ([range(7_999_680, 8_000_000, 16)], 16),
+        ([range(8_000_000, 8_000_320, 16)], 1),  # not exact in float32 milliseconds
+        ([range(8, 168, 8), range(32, 672, 32), range(16, 336, 16)], 16),
+        ([range(8, 168, 8), range(32, 672, 32)], 32),
+        ([range(5), range(32, 672, 32)], 32),
+        ([[]], 1),
+    ],
+)
+def test_the_step_that_most_arms_have_in_common(durations: list[Iterable[int]], step: int) -> None:
+    values = [(value, arm) for arm, several in enumerate(durations) for value in several]
+    rows = SimpleNamespace(
+        arm=np.array([arm for _, arm in values], dtype=np.int64),
+        columns={"duration_ns": np.array([value for value, _ in values], dtype=np.int64)},
+        layout=SimpleNamespace(arms=[str(arm) for arm in range(len(durations))]),
+    )
+    view: Any = SimpleNamespace(rows=rows)
+    assert times._step(view) == step
+
+
+@pytest.mark.parametrize(("samples", "rows"), [(8, 18), (5, 12), (4, None)])
+def test_durations_of_another_process(tmp_path: Path, samples: int, rows: int | None) -> None:
     def many(protocol: builder.Row) -> None:
-        protocol["timing"]["samples_per_block"] = 8
+        protocol["timing"]["samples_per_block"] = samples
 
     def draft() -> Draft:
         return builder.draft(clock="cuda-event", change=many)
@@ -424,11 +607,34 @@ def test_durations_of_another_process(tmp_path: Path) -> None:
         if (row["arm"], row["process"]) == ("cand", 3):
             row["host_end_ns"] += by_place[row["point"], row["block"], row["sample"]] - row["duration_ns"]
             row["duration_ns"] = by_place[row["point"], row["block"], row["sample"]]
-    (finding,) = validate(copied.seal(tmp_path / "b")).reasons
-    assert finding.reason is R.ROWS_DUPLICATED
-    assert finding.where.startswith("process=3 point=batch=")
-    assert finding.where.endswith(" arm=cand")
-    assert (finding.expected, finding.got) == ("durations of its own", "18 durations, those of process=1")
+    found = validate(copied.seal(tmp_path / "b")).reasons
+    assert [(item.reason, item.expected, item.got) for item in found] == (
+        [(R.ROWS_DUPLICATED, "durations of its own", f"{rows} durations, those of process=1")] if rows else []
+    )
+    for item in found:
+        assert item.where.startswith("process=3 point=batch=")
+        assert item.where.endswith(" arm=cand")
+
+
+@pytest.mark.parametrize(("more", "validity"), [(2, Validity.VALID), (3, Validity.INVALID)])
+def test_attempts_that_are_allowed(tmp_path: Path, more: int, validity: Validity) -> None:
+    draft = builder.draft()
+    for _ in range(more):
+        builder.with_attempt(draft, 2, 0)
+    assert validate(draft.seal(tmp_path / "b")).validity is validity
+
+
+def test_repeats_that_were_locked(tmp_path: Path) -> None:
+    def draft() -> Draft:
+        return builder.draft(clock="cuda-event", change=lambda protocol: protocol["correctness"].update(repeats=2))
+
+    assert validate(draft().seal(tmp_path / "a")).validity is Validity.VALID
+    short = draft()
+    row = short.tables["repeats"].pop(5)
+    (finding,) = validate(short.seal(tmp_path / "b")).reasons
+    where = f"repeats.parquet process=0 point={row['point']} arm={row['arm']}"
+    assert (finding.reason, finding.where) == (R.ROWS_MISSING, where)
+    assert (finding.expected, finding.got) == ("repeats 0 to 1", "1 rows: [0]")
 
 
 def test_a08_names_the_rate(tmp_path: Path) -> None:
