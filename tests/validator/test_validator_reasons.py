@@ -332,7 +332,7 @@ HOST: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
     "an ok process without a cache": (lambda d: d.tables["processes"][2].update(l2_bytes=0), [R.ENVIRONMENT_DRIFT]),
     "a device of another clock": (
         lambda d: [environment(d, p, device="cuda") for p in range(5)],
-        [R.BOUNDARY_MISMATCH] * 5 + [R.KERNEL_IDENTITY] * 50,
+        [R.SCHEMA_VALUE] * 10 + [R.BOUNDARY_MISMATCH] * 5 + [R.KERNEL_IDENTITY] * 50,
     ),
     "a negative wait after a sample": (lambda d: d.samples[57].update(post_sync_ns=-1), [R.TIME_DISORDER]),
     "a sample that ends before it starts": (

@@ -237,7 +237,7 @@ def output_inexact(copy: WorkingCopy) -> None:
     """The candidate's relative error is above its tolerance."""
     arms = copy.protocol()["arm"]
     limit = next(arm for arm in arms if arm["role"] == "candidate")["correctness"]["max_rel_error"]
-    copy.set_values("correctness", _checked(copy, "candidate"), rel_error=1.01 * limit)
+    copy.set_values("correctness", _checked(copy, "candidate"), rel_error=1.01 * limit, max_abs_error=limit)
 
 
 @mutation(Reason.CORRECTNESS_FAILED, reseal=True, applies_to=with_rows("correctness"))
