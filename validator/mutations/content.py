@@ -7,6 +7,7 @@ disagree, a resealed bundle fails and says so.
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -79,6 +80,7 @@ def _encoder(kind: pa.DataType) -> Callable[[Any], bytes]:
     return encoders[name]
 
 
+@lru_cache(maxsize=1024)
 def _int64(value: int) -> bytes:
     return struct.pack("<q", int(value))
 
@@ -87,6 +89,7 @@ def _binary64(value: float) -> bytes:
     return bytes.fromhex("000000000000f87f") if value != value else struct.pack("<d", value)
 
 
+@lru_cache(maxsize=1024)
 def _text(value: str) -> bytes:
     return _counted(value.encode("utf-8"))
 

@@ -119,11 +119,11 @@ def file_is_a_pipe(copy: WorkingCopy) -> None:
 
 @mutation(Reason.OVERSIZED, reseal=True)
 def table_is_a_bomb(copy: WorkingCopy) -> None:
-    """samples.parquet is a few kilobytes that unpack to gigabytes of equal rows."""
+    """samples.parquet is a few kilobytes that unpack to hundreds of megabytes of equal rows."""
     part = pa.concat_tables([copy.table("samples").slice(0, 1)] * 1000).combine_chunks()
     with pq.ParquetWriter(copy.path("samples.parquet"), part.schema, compression="zstd") as writer:
         bulk = pa.concat_tables([part] * 50)
-        for _ in range(100):
+        for _ in range(60):
             writer.write_table(bulk, row_group_size=50_000)
 
 
