@@ -16,17 +16,6 @@ constexpr int DOWN_RING_BYTES = DOWN_WARPS * DOWN_STAGES * DOWN_STAGE_BYTES;
 constexpr int DOWN_BAR_BYTES = DOWN_WARPS * DOWN_STAGES * 8;
 
 static __device__ __forceinline__ u16 to_output(float v) { return X_BF16 ? to_bf16(v) : to_fp16(v); }
-static __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
-}
-// A float of another CTA of the cluster, at the same place of its shared memory.
-static __device__ __forceinline__ float peer_float(const float* at, int rank) {
-    u32 there;
-    float v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
-    return v;
-}
 
 constexpr int TASK_BLOCKS = DOWN_PAIRWISE ? DOWN_BLOCKS : 1;             // blocks of columns that a task covers
 constexpr int TASKS_OF_ENTRY = DOWN_PAIRWISE ? 1 : DOWN_BLOCKS;
@@ -36,7 +25,7 @@ using DownLists = Lists<DOWN_THREADS, DOWN_GROUPS * GROUP, DOWN_PAIRWISE ? PLACE
 // pair_rows: float [pairs][HIDDEN] with DOWN_PAIRWISE, else unused.
 extern "C" __global__ void __maxnreg__(DOWN_REGISTERS)
 warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routing, u16* y, float* pair_rows, int tokens) {
-    extern __shared__ __align__(128) u8 memory[];
+    u8* const memory = shared_memory();
     const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
     const int rank = blockIdx.x % DOWN_CLUSTER, row_block = blockIdx.x / DOWN_CLUSTER;
     float* parts = (float*)(memory + DOWN_RING_BYTES);

@@ -13,11 +13,6 @@ struct Format {
 
     static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_fp16(v); }
-    template <u32 MASK, u32 MAGIC> static __device__ __forceinline__ u32 and_or(u32 v) {
-        u32 r;
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "n"(MASK), "n"(MAGIC));  // (v & MASK) | MAGIC
-        return r;
-    }
 
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int, int tiles, int) {
         constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;

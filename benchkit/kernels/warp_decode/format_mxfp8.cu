@@ -10,11 +10,7 @@ struct Format {
 
     static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_fp16(v); }
-    static __device__ __forceinline__ u32 widen(u32 pair) {
-        u32 halves;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)pair));
-        return halves;
-    }
+    static __device__ __forceinline__ u32 widen(u32 pair) { return e4m3x2_to_fp16x2((u16)pair); }
     // 2 ^ (e - 127) for e << 23; 0 instead of 2 ^ -127 for e = 0. 255 (NaN) was refused when the weights were packed.
     static __device__ __forceinline__ float power_of_two(u32 shifted) { return __uint_as_float(shifted); }
 

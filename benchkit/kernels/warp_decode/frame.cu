@@ -1,14 +1,7 @@
 // Warp decode by experts: what both kernels and all weight formats share. decode_source.py puts the files together:
-// frame.cu, one of format_*.cu, then gate_up.cu or down.cu.
+// ptx.cu, frame.cu, one of format_*.cu, then gate_up.cu or down.cu.
 //
 // Macros: HIDDEN, INTERMEDIATE (multiples of 64), EXPERTS (at most 512), TOP_K (at most 16), X_BF16 (x and y: 1 bf16, 0 fp16).
-// Needs no header and compute capability 9.0 (bulk copies, programmatic launches).
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
-
 constexpr u32 ALL = 0xffffffffu;
 constexpr int LANES = 32;
 constexpr int TILE_ROWS = 16;  // rows of a weight tile: M of mma.m16n8k16
@@ -20,71 +13,6 @@ constexpr int DOWN_M_TILES = HIDDEN / TILE_ROWS;
 constexpr int UP_BLOCKS = (HIDDEN + TILE_K - 1) / TILE_K;
 constexpr int DOWN_BLOCKS = (INTERMEDIATE + TILE_K - 1) / TILE_K;
 
-// ---------------------------------------------------------------- a wait that cannot end
-extern "C" __device__ void __assertfail(const char* what, const char* file, unsigned line, const char* function, unsigned long size);
-
-// Ends the kernel with a message on stderr and an error at the next synchronisation.
-static __device__ __noinline__ void give_up(const char* what) {
-    __assertfail(what, "warp_decode", 0, "warp decode", 1);
-}
-
-// ---------------------------------------------------------------- PTX
-static __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Waits until the kernel before this one in the stream has ended and its writes are seen.
-static __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-static __device__ __forceinline__ void start_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-static __device__ __forceinline__ u32 shared_bytes() {
-    u32 n;
-    asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(n));
-    return n;
-}
-// Loads past L1: what a predecessor wrote after this kernel had started is never stale.
-static __device__ __forceinline__ uint4 load16(const void* at) {
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ int load_int(const int* at) {
-    int v;
-    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-static __device__ __forceinline__ float load_float(const float* at) {
-    float v;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ u16 to_bf16(float v) {
-    u16 bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    return bits;
-}
-// Both saturate at the largest fp16 instead of becoming infinite; NaN stays NaN.
-static __device__ __forceinline__ u16 to_fp16(float v) {
-    u16 bits;
-    asm("cvt.rn.satfinite.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    return bits;
-}
-static __device__ __forceinline__ u32 bf16x2_to_fp16x2(u32 v) {
-    u32 halves;
-    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(__uint_as_float(v & 0xffff0000u)), "f"(__uint_as_float(v << 16)));
-    return halves;
-}
-static __device__ __forceinline__ float2 fp16x2_to_float2(u32 v) {
-    float2 r;
-    asm("{\n\t.reg .b16 a, b;\n\tmov.b32 {a, b}, %2;\n\tcvt.f32.f16 %0, a;\n\tcvt.f32.f16 %1, b;\n\t}" : "=f"(r.x), "=f"(r.y) : "r"(v));
-    return r;
-}
-static __device__ __forceinline__ void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-static __device__ __forceinline__ void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // ---------------------------------------------------------------- a warp's ring of weight stages
 // The producer lanes issue bulk copies into it, the whole warp waits for them: there is no CTA barrier in the stream.
 template <int STAGES, int BYTES> struct Ring {
@@ -95,32 +23,24 @@ template <int STAGES, int BYTES> struct Ring {
     u32 phase;
 
     __device__ __forceinline__ Ring(u8* first_stage, u8* first_bar, int lane)
-        : data(shared_address(first_stage)), bars(shared_address(first_bar)), stages(first_stage), filled(0), read(0), phase(0) {
-        if (lane < STAGES) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bars + lane * 8) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        : data(shared_address(first_stage)), bars(shared_address(first_bar)), stages(first_stage), policy(evict_first()), filled(0), read(0), phase(0) {
+        if (lane < STAGES) init_barrier(bars + lane * 8);
+        publish_barriers();
     }
     // By one lane: the stage to fill will hold this many bytes.
-    __device__ __forceinline__ void expect(u32 bytes) const {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bars + filled * 8), "r"(bytes) : "memory");
-    }
+    __device__ __forceinline__ void expect(u32 bytes) const { arrive_expecting(bars + filled * 8, bytes); }
     __device__ __forceinline__ void copy(u32 to, const u8* from, u32 bytes) const {
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                     ::"r"(data + filled * BYTES + to), "l"(from), "r"(bytes), "r"(bars + filled * 8), "l"(policy) : "memory");
+        bulk_copy(data + filled * BYTES + to, from, bytes, bars + filled * 8, policy);
     }
     __device__ __forceinline__ void filled_one() { filled = filled + 1 == STAGES ? 0 : filled + 1; }
     // The next stage, when its bytes have arrived.
     __device__ __forceinline__ const u8* wait() const {
-        u32 done;
 #pragma unroll 1
-        for (int polls = 0; polls < 4000000; polls++) {
-            asm volatile("{\n\t.reg .pred P;\n\tmbarrier.try_wait.parity.shared::cta.b64 P, [%1], %2;\n\tselp.u32 %0, 1, 0, P;\n\t}"
-                         : "=r"(done) : "r"(bars + read * 8), "r"(phase) : "memory");
-            if (done) {
+        for (int polls = 0; polls < 4000000; polls++)
+            if (phase_ended(bars + read * 8, phase)) {
                 __syncwarp();
                 return stages + read * BYTES;
             }
-        }
         give_up("weights that were asked for never arrived");
         return stages;
     }

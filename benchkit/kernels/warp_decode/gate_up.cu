@@ -43,7 +43,7 @@ static __device__ __forceinline__ int up_stage_tiles(int tile, int end) {
 
 extern "C" __global__ void __maxnreg__(UP_REGISTERS)
 warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, int tokens) {
-    extern __shared__ __align__(128) u8 memory[];
+    u8* const memory = shared_memory();
     const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
     float4* sums = (float4*)(memory + UP_RING_BYTES);
     const int over = max(2 * UP_WARPS * UP_SUMS * 16, mask_bytes(tokens));  // the masks lie over the sums
