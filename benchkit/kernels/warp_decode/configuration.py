@@ -135,6 +135,9 @@ class DownTiles:
         1: the rows of each pair go through global memory and are added per token, for many tokens; 0: warps keep sums in shared memory.
     ctas_per_sm:
         The most CTAs that fit an SM: with one, none lands beside another while gate/up drains.
+    walk:
+        1: a warp keeps staged weights in registers while all tokens of their expert pass by, 8 at a time (``groups`` 1, ``pairwise`` 0,
+        ``prefetch`` of at most 1 group); for skewed routing.
     """
 
     groups: int
@@ -147,6 +150,12 @@ class DownTiles:
     registers: int
     pairwise: int
     ctas_per_sm: int
+    walk: int = 0
+
+    @property
+    def entry_tokens(self) -> int:
+        """Tokens of an expert that one entry of the routing lists takes."""
+        return MAX_TOKENS if self.walk else self.groups * GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +178,7 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "warps": tuple(range(1, 33)),
     "prefetch": (0, 1, 2),
     "pairwise": (0, 1),
+    "walk": (0, 1),
     "registers": tuple(range(32, 256)),
     "ctas_per_sm": tuple(range(1, 17)),
     "chains": (1, 2),
@@ -176,9 +186,10 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` and ``down_*`` with the fields of ``UpTiles`` and ``DownTiles``, optionally ``chains`` and ``launch_pdl``."""
-    up = UpTiles(**{each.name: _integer(params, "up_", each.name) for each in fields(UpTiles)})
-    down = DownTiles(**{each.name: _integer(params, "down_", each.name) for each in fields(DownTiles)})
+    """``up_*`` and ``down_*`` with the fields of ``UpTiles`` and ``DownTiles``, optionally ``down_walk``, ``chains`` and ``launch_pdl``."""
+    given = {"down_walk": 0, **params}
+    up = UpTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(UpTiles)})
+    down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
     if up.flush % up.tiles:
         raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
     if down.row_tiles % down.tiles:
@@ -187,6 +198,11 @@ def parse_tiles(params: Params) -> Tiles:
         )
     if down.pairwise and down.prefetch:
         raise DataError(f"params.down_prefetch: expected 0 with down_pairwise = 1, found {down.prefetch}")
+    if down.walk:
+        for name, most in (("groups", 1), ("prefetch", 1), ("pairwise", 0)):
+            found = getattr(down, name)
+            if found > most:
+                raise DataError(f"params.down_{name}: expected at most {most} with down_walk = 1, found {found}")
     pdl = params.get("launch_pdl", True)
     if not isinstance(pdl, bool):
         raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
@@ -195,10 +211,12 @@ def parse_tiles(params: Params) -> Tiles:
 
 
 def as_params(tiles: Tiles) -> dict[str, str | int | bool]:
-    """The inverse of ``parse_tiles``; ``chains`` only where it is not 1."""
+    """The inverse of ``parse_tiles``; ``down_walk`` and ``chains`` only where they say something."""
     params: dict[str, str | int | bool] = {}
     for prefix, part in (("up_", tiles.up), ("down_", tiles.down)):
         params |= {prefix + each.name: getattr(part, each.name) for each in fields(part)}
+    if not tiles.down.walk:
+        del params["down_walk"]
     if tiles.chains != 1:
         params["chains"] = tiles.chains
     return {**params, "launch_pdl": tiles.launch_pdl}
@@ -275,7 +293,7 @@ def up_shared_bytes(shape: LayerShape, tiles: UpTiles, tokens: int) -> int:
     warps = up_warps(shape)
     ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     sums = 2 * warps * tiles.flush * tiles.groups * 32 * 16
-    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups)
+    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups * GROUP)
 
 
 def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
@@ -284,7 +302,7 @@ def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
     parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
     pairs = tokens * shape.top_k
     kept = 2 * (pairs + pairs % 2) if tiles.pairwise else 4 * pairs  # places, or routing weights
-    return ring + max(parts, mask_bytes(shape, tokens)) + kept + list_bytes(shape, tokens, tiles.groups)
+    return ring + max(parts, mask_bytes(shape, tokens)) + kept + list_bytes(shape, tokens, tiles.entry_tokens)
 
 
 def mask_bytes(shape: LayerShape, tokens: int) -> int:
@@ -292,10 +310,10 @@ def mask_bytes(shape: LayerShape, tokens: int) -> int:
     return -(-(-(-tokens // 32) * shape.experts * 4) // 16) * 16
 
 
-def list_bytes(shape: LayerShape, tokens: int, groups: int) -> int:
+def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
     """The routing lists that both kernels have in a CTA (frame.cu, Lists::bytes)."""
     pairs = tokens * shape.top_k
-    entries = min(pairs, min(pairs, shape.experts) + pairs // (groups * GROUP))
+    entries = min(pairs, min(pairs, shape.experts) + pairs // entry_tokens)
     return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
 
 

@@ -36,6 +36,7 @@ def down(
     prefetch: int,
     registers: int,
     pairwise: int = 0,
+    walk: int = 0,
 ) -> DownTiles:
     """``DownTiles`` by position, one CTA an SM."""
     return DownTiles(
@@ -49,6 +50,7 @@ def down(
         registers=registers,
         pairwise=pairwise,
         ctas_per_sm=1,
+        walk=walk,
     )
 
 

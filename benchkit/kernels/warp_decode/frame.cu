@@ -232,7 +232,9 @@ static __device__ __forceinline__ void sum_inputs(const u32 (&x)[GROUPS][WORDS],
 // One staged tile: its weights are decoded once and multiplied with every group of 8 tokens that the entry has.
 template <int GROUPS, class F>
 static __device__ __forceinline__ void multiply(const u8* tile, int part, int lane, int limit, int count, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {
-    if (GROUPS == 1 || count <= GROUP) F::template multiply<1>(tile, part, lane, limit, x, sums, out);
-    else if (GROUPS <= 2 || count <= 2 * GROUP) F::template multiply<(GROUPS < 2 ? 1 : 2)>(tile, part, lane, limit, x, sums, out);
-    else F::template multiply<GROUPS>(tile, part, lane, limit, x, sums, out);
+    const auto word = [&](int i) { return F::load(tile, i, lane); };
+    const auto scales = F::scales(tile, lane);
+    if (GROUPS == 1 || count <= GROUP) F::template multiply<1>(word, scales, part, limit, x, sums, out);
+    else if (GROUPS <= 2 || count <= 2 * GROUP) F::template multiply<(GROUPS < 2 ? 1 : 2)>(word, scales, part, limit, x, sums, out);
+    else F::template multiply<GROUPS>(word, scales, part, limit, x, sums, out);
 }

@@ -117,9 +117,10 @@ static __device__ __forceinline__ float2 fp16x2_to_float2(u32 v) {
     asm("{\n\t.reg .b16 a, b;\n\tmov.b32 {a, b}, %2;\n\tcvt.f32.f16 %0, a;\n\tcvt.f32.f16 %1, b;\n\t}" : "=f"(r.x), "=f"(r.y) : "r"(v));
     return r;
 }
-static __device__ __forceinline__ u32 e4m3x2_to_fp16x2(u16 pair) {
-    u32 halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+// Four e4m3 as two pairs of fp16.
+static __device__ __forceinline__ uint2 e4m3x4_to_fp16x4(u32 v) {
+    uint2 halves;
+    asm("{\n\t.reg .b16 a, b;\n\tmov.b32 {a, b}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, a;\n\tcvt.rn.f16x2.e4m3x2 %1, b;\n\t}" : "=r"(halves.x), "=r"(halves.y) : "r"(v));
     return halves;
 }
 // (v & MASK) | MAGIC

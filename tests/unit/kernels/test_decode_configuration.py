@@ -54,6 +54,9 @@ def test_parameters_there_and_back():
     two = Tiles(up=TILES.up, down=TILES.down, chains=2, launch_pdl=False)
     assert as_params(two)["chains"] == 2
     assert parse_tiles(as_params(two)) == two
+    walk = Tiles(up=TILES.up, down=down(1, 2, 1, 1, 1, 12, 1, 168, walk=1))
+    assert as_params(walk)["down_walk"] == 1
+    assert parse_tiles(as_params(walk)) == walk
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,19 @@ def test_parameters_there_and_back():
         (
             {"down_pairwise": 1, "down_prefetch": 2},
             "params.down_prefetch: expected 0 with down_pairwise = 1, found 2",
+        ),
+        ({"down_walk": 2}, "params.down_walk: expected an integer from 0 to 1, found 2"),
+        (
+            {"down_walk": 1, "down_groups": 2},
+            "params.down_groups: expected at most 1 with down_walk = 1, found 2",
+        ),
+        (
+            {"down_walk": 1, "down_prefetch": 2},
+            "params.down_prefetch: expected at most 1 with down_walk = 1, found 2",
+        ),
+        (
+            {"down_walk": 1, "down_pairwise": 1},
+            "params.down_pairwise: expected at most 0 with down_walk = 1, found 1",
         ),
         ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
         ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
@@ -142,18 +158,24 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     assert up_warps(shape(hidden=7168)) == 7  # 28 blocks of columns, 4 a warp
     assert up_warps(shape(hidden=4352)) == 6  # 17 blocks, 3 a warp
     # lists of 8 tokens x 8: 64 entries at most, a token a pair, 128 offsets, the length
-    assert list_bytes(shape(), 8, 1) == 64 * 8 + 64 * 2 + 128 * 2 + 4
-    assert list_bytes(shape(), 64, 2) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
+    assert list_bytes(shape(), 8, 8) == 64 * 8 + 64 * 2 + 128 * 2 + 4
+    assert list_bytes(shape(), 64, 16) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
     assert up_shared_bytes(shape("bf16-packed"), TILES.up, 1) == 8 * 2 * 4104 + 2 * 8 * 4 * 512 + 8 * 8 + 16 + 256 + 4
     assert down_shared_bytes(shape("awq-packed"), TILES.down, 1) == 12 * 2 * 2184 + 12 * 64 + 64 + 32 + 16 + 256 + 4
 
 
 def test_pairwise_needs_no_room_for_the_tokens():
     tiles = down(4, 3, 1, 2, 2, 8, 0, 248, 1)
-    lists = list_bytes(shape(), 512, 4) + 2 * 4096
+    lists = list_bytes(shape(), 512, 32) + 2 * 4096
     assert down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 4 + lists
     assert scratch_elements(shape(), tiles, 512) == 4096 * (768 + 2 * 2048)
     assert scratch_elements(shape(), TILES.down, 512) == 4096 * 768
+
+
+def test_with_walk_an_entry_is_an_expert():
+    tiles = down(1, 2, 1, 1, 1, 12, 1, 168, walk=1)
+    rings, parts = 12 * 2 * (5120 + 8), 12 * 64 * 16 * 4
+    assert down_shared_bytes(shape(), tiles, 64) == rings + parts + 4 * 512 + (128 + 1) * 8 + 512 * 2 + 128 * 2 + 4
 
 
 def test_no_more_ctas_than_wanted_fit():

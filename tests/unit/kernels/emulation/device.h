@@ -68,7 +68,8 @@ template <class T> inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> inline T max(T a, T b) { return a < b ? b : a; }
 inline u32 bf16x2_to_fp16x2(u32 v) { return to_fp16(__uint_as_float(v << 16)) | (u32)to_fp16(__uint_as_float(v & 0xffff0000u)) << 16; }
 inline float2 fp16x2_to_float2(u32 v) { return {from_fp16((u16)v), from_fp16((u16)(v >> 16))}; }
-inline u32 e4m3x2_to_fp16x2(u16 pair) { return e4m3_to_fp16((u8)pair) | (u32)e4m3_to_fp16((u8)(pair >> 8)) << 16; }
+inline u32 e4m3x2_to_fp16x2(u32 pair) { return e4m3_to_fp16((u8)pair) | (u32)e4m3_to_fp16((u8)(pair >> 8)) << 16; }
+inline uint2 e4m3x4_to_fp16x4(u32 v) { return {e4m3x2_to_fp16x2(v), e4m3x2_to_fp16x2(v >> 16)}; }
 template <u32 MASK, u32 MAGIC> inline u32 and_or(u32 v) { return (v & MASK) | MAGIC; }
 
 // One thread of a kernel, its arguments given by their addresses as cuLaunchKernel takes them.

@@ -125,7 +125,17 @@ struct Machine {
     }
 };
 Machine* m;
-float halves[65536];
+const struct Halves {  // every fp16
+    float of[65536];
+    Halves() {
+        for (u32 bits = 0; bits < 65536; bits++) {
+            const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+            const float size = exponent == 31 ? (fraction ? __builtin_nanf("") : __builtin_inff())
+                                              : __builtin_ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
+            of[bits] = bits & 0x8000 ? -size : size;
+        }
+    }
+} halves;
 sigjmp_buf escape;
 
 Cta* here() { return m->warp->cta; }
@@ -384,7 +394,7 @@ void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     mma(c, {a0, a1, a2, a3, b0, b1}, [](u16 v) { return __uint_as_float((u32)v << 16); });
 }
 void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    mma(c, {a0, a1, a2, a3, b0, b1}, [](u16 v) { return halves[v]; });
+    mma(c, {a0, a1, a2, a3, b0, b1}, [](u16 v) { return halves.of[v]; });
 }
 void __syncthreads() {
     Cta& cta = *here();
@@ -474,13 +484,13 @@ u16 to_fp16(float v) {
     if (v != v) return 0x7fff;
     const u16 sign = __builtin_signbit(v) ? 0x8000 : 0;
     float size = __builtin_fabsf(v);
-    if (size >= 65504.0f) return sign | 0x7bff;
+    if (size == 0.0f || size >= 65504.0f) return sign | (size == 0.0f ? 0 : 0x7bff);
     int exponent;
     __builtin_frexpf(size, &exponent);  // size < 2 ^ exponent
     const int unit = exponent - 11 < -24 ? -24 : exponent - 11;  // the distance of fp16 numbers there is 2 ^ unit
     return sign | (u16)((unit + 24) * 1024 + (int)__builtin_nearbyintf(__builtin_ldexpf(size, -unit)));
 }
-float from_fp16(u16 bits) { return halves[bits]; }
+float from_fp16(u16 bits) { return halves.of[bits]; }
 u16 e4m3_to_fp16(u8 bits) {
     const int exponent = bits >> 3 & 15, fraction = bits & 7;
     if ((bits & 0x7f) == 0x7f) return 0x7fff;
@@ -489,15 +499,11 @@ u16 e4m3_to_fp16(u8 bits) {
 }
 
 // ---------------------------------------------------------------- what the tests call
-extern "C" Machine* machine_new(u64 seed) {
-    for (u32 bits = 0; bits < 65536; bits++) {
-        const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-        const float size = exponent == 31 ? (fraction ? __builtin_nanf("") : __builtin_inff())
-                                          : __builtin_ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
-        halves[bits] = bits & 0x8000 ? -size : size;
-    }
-    return new Machine(seed);
-}
+extern "C" u16 number_to_fp16(float v) { return to_fp16(v); }
+extern "C" u16 number_to_bf16(float v) { return to_bf16(v); }
+extern "C" float number_from_fp16(u16 bits) { return from_fp16(bits); }
+extern "C" u16 number_from_e4m3(u8 bits) { return e4m3_to_fp16(bits); }
+extern "C" Machine* machine_new(u64 seed) { return new Machine(seed); }
 extern "C" void machine_buffer(Machine* machine, const u8* begin, i64 bytes) { machine->buffers.push_back({begin, begin + bytes}); }
 extern "C" void machine_launch(Machine* machine, void (*kernel)(void**), void** arguments, int grid, int block, int shared, int cluster, int dependent) {
     Grid* before = machine->grids.empty() ? nullptr : &machine->grids.back();
