@@ -21,8 +21,8 @@ from benchkit.kernels.warp_decode.configuration import (
     LAYOUTS,
     DownTiles,
     LayerShape,
+    ProductTiles,
     Tiles,
-    UpTiles,
     as_params,
     parse_tiles,
 )
@@ -35,7 +35,6 @@ from benchkit.kernels.warp_decode.decode import (
     scratch,
     shape_of,
 )
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, up
 from benchkit.kernels.warp_decode.layer import Buffers, prepared_arm
 from benchkit.kernels.warp_decode.pack import (
@@ -186,12 +185,11 @@ def _arm(inputs: MoeInputs, tiles: Tiles, packed: PackedLayer) -> PreparedArm:
         for launch in prepared[copy]:
             launch(stream)
 
-    names = zip((GATE_UP, DOWN), kernels.sha256, strict=True)
-    binaries = {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in names}
+    binaries = {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in kernels.sha256.items()}
     return replace(prepared_arm(inputs, buffers, call, binaries), repacking=packed.repacking)
 
 
-_UPS: Mapping[str, tuple[tuple[UpTiles, int], ...]] = {  # gate/up tiles and chains that were worth a try
+_UPS: Mapping[str, tuple[tuple[ProductTiles, int], ...]] = {  # gate/up tiles and chains that were worth a try
     "bf16": ((up(1, 2, 1, 2, 104), 1), (up(1, 2, 1, 4, 104), 1), (up(2, 2, 1, 1, 128), 1), (up(4, 3, 1, 2, 248, 1), 1)),
     "bf16-packed": (
         (up(1, 2, 1, 4, 104), 1),
@@ -234,7 +232,7 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 }
 
 
-def _many(layout: str) -> tuple[tuple[UpTiles, ...], tuple[DownTiles, ...]]:
+def _many(layout: str) -> tuple[tuple[ProductTiles, ...], tuple[DownTiles, ...]]:
     """What is worth a try beyond 64 tokens."""
     paired = LAYOUTS[layout].paired
     downs = (

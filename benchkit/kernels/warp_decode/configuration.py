@@ -1,4 +1,4 @@
-"""What is open in the two kernels of ``moe_decode``: a layer's shape, the tiles, and the shared memory that they need. No torch.
+"""What is open in the kernels of ``moe_decode``: a layer's shape, the tiles, and the shared memory that they need. No torch.
 
 Rules:
 1. A layer is refused with one sentence (needed, found); parameters outside their range are a DataError.
@@ -13,6 +13,7 @@ from benchkit.kernels.contract import Params
 
 TILE_ROWS, TILE_K, GROUP = 16, 256, 8
 MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
+COMBINE_THREADS, COMBINE_WIDTH = 128, 4  # combine.cu: threads of a CTA, outputs of a thread
 _LARGEST_CLUSTER = 8  # what every device takes
 _SM_REGISTERS = 65536
 _SM_THREADS = 1536  # of every device with compute capability 9.0 and more
@@ -94,8 +95,8 @@ class LayerShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpTiles:
-    """Gate/up: gate_up.cu says what each of them is.
+class ProductTiles:
+    """Gate/up, or down whose rows combine.cu adds: product.cu says what each of them is.
 
     Parameters
     ----------
@@ -118,15 +119,20 @@ class UpTiles:
     registers: int
     ctas_per_sm: int
 
+    @property
+    def entry_tokens(self) -> int:
+        """Tokens of an expert that one entry of the routing lists takes."""
+        return self.groups * GROUP
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownTiles:
-    """Down: down.cu says what each of them is.
+    """Down in one kernel: down.cu says what each of them is.
 
     Parameters
     ----------
     groups, stages, tiles, registers:
-        As in ``UpTiles``.
+        As in ``ProductTiles``.
     row_tiles, cluster, warps:
         A cluster of ``cluster`` CTAs of ``warps`` warps owns 16 x ``row_tiles`` rows of the output.
     prefetch:
@@ -160,10 +166,11 @@ class DownTiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Both kernels. ``chains``: independent sums of an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
+    """All kernels: gate/up, and down in one kernel or (``ProductTiles``) as rows that a third kernel adds. ``chains``: independent sums of
+    an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
 
-    up: UpTiles
-    down: DownTiles
+    up: ProductTiles
+    down: DownTiles | ProductTiles
     chains: int = 1
     launch_pdl: bool = True
 
@@ -186,12 +193,36 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` and ``down_*`` with the fields of ``UpTiles`` and ``DownTiles``, optionally ``down_walk``, ``chains`` and ``launch_pdl``."""
+    """``up_*`` with the fields of ``ProductTiles``, then ``down_*`` with those of ``DownTiles`` (``down_walk`` may be absent) or ``rows_*``
+    with those of ``ProductTiles``; optionally ``chains`` and ``launch_pdl``."""
+    up = _product_tiles(params, "up_")
+    down: DownTiles | ProductTiles
+    if any(name.startswith("rows_") for name in params):
+        others = sorted(name for name in params if name.startswith("down_"))
+        if others:
+            raise DataError(f"params: expected rows_* or down_*, found both: {', '.join(others)}")
+        down = _product_tiles(params, "rows_")
+    else:
+        down = _down_tiles(params)
+    pdl = params.get("launch_pdl", True)
+    if not isinstance(pdl, bool):
+        raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
+    chains = _integer(params, "", "chains") if "chains" in params else 1
+    return Tiles(up=up, down=down, chains=chains, launch_pdl=pdl)
+
+
+def _product_tiles(params: Params, prefix: str) -> ProductTiles:
+    tiles = ProductTiles(**{each.name: _integer(params, prefix, each.name) for each in fields(ProductTiles)})
+    if tiles.flush % tiles.tiles:
+        raise DataError(
+            f"params.{prefix}flush: expected a multiple of {prefix}tiles = {tiles.tiles}, found {tiles.flush}"
+        )
+    return tiles
+
+
+def _down_tiles(params: Params) -> DownTiles:
     given = {"down_walk": 0, **params}
-    up = UpTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(UpTiles)})
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
-    if up.flush % up.tiles:
-        raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
     if down.row_tiles % down.tiles:
         raise DataError(
             f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
@@ -203,23 +234,24 @@ def parse_tiles(params: Params) -> Tiles:
             found = getattr(down, name)
             if found > most:
                 raise DataError(f"params.down_{name}: expected at most {most} with down_walk = 1, found {found}")
-    pdl = params.get("launch_pdl", True)
-    if not isinstance(pdl, bool):
-        raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
-    chains = _integer(params, "", "chains") if "chains" in params else 1
-    return Tiles(up=up, down=down, chains=chains, launch_pdl=pdl)
+    return down
 
 
 def as_params(tiles: Tiles) -> dict[str, str | int | bool]:
     """The inverse of ``parse_tiles``; ``down_walk`` and ``chains`` only where they say something."""
     params: dict[str, str | int | bool] = {}
-    for prefix, part in (("up_", tiles.up), ("down_", tiles.down)):
+    for prefix, part in (("up_", tiles.up), (down_prefix(tiles.down), tiles.down)):
         params |= {prefix + each.name: getattr(part, each.name) for each in fields(part)}
-    if not tiles.down.walk:
+    if params.get("down_walk") == 0:
         del params["down_walk"]
     if tiles.chains != 1:
         params["chains"] = tiles.chains
     return {**params, "launch_pdl": tiles.launch_pdl}
+
+
+def down_prefix(down: DownTiles | ProductTiles) -> str:
+    """What the names of its parameters begin with."""
+    return "down_" if isinstance(down, DownTiles) else "rows_"
 
 
 def _integer(params: Params, prefix: str, name: str) -> int:
@@ -254,12 +286,13 @@ def shape_problem(shape: LayerShape, tokens: int) -> str | None:
 def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_bytes: int) -> str | None:
     """Why these tiles do not fit this layer on a device with ``sm_bytes`` of shared memory, ``cta_bytes`` at most in a CTA, or None."""
     layout = LAYOUTS[shape.layout]
-    for name, count in (("up_tiles", tiles.up.tiles), ("down_tiles", tiles.down.tiles)):
+    for name, count in (("up_tiles", tiles.up.tiles), (f"{down_prefix(tiles.down)}tiles", tiles.down.tiles)):
         if count > layout.paired:
             return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
     if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
         return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
-    for name, threads, part in (("up", up_warps(shape) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down)):
+    kernels = (("up", up_warps(shape) * 32, tiles.up), ("down", down_warps(shape, tiles.down) * 32, tiles.down))
+    for name, threads, part in kernels:
         used = threads * (-(-part.registers // 8) * 8) * part.ctas_per_sm
         if used > _SM_REGISTERS:
             return f"needs at most {_SM_REGISTERS} registers of an SM for {name}, found {used}"
@@ -271,33 +304,46 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
     ):
         if needed > cta_bytes:
             return f"needs at most {cta_bytes} bytes of shared memory in a CTA for {name}, found {needed}"
-    ctas = tiles.up.ctas_per_sm
-    if ctas * (up_shared_bytes(shape, tiles.up, tokens) + _RESERVED) > sm_bytes:
-        return f"needs {ctas} CTAs of gate/up in the {sm_bytes} bytes of an SM, found {up_shared_bytes(shape, tiles.up, tokens)} bytes each"
+    products = [("gate/up", tiles.up.ctas_per_sm, up_shared_bytes(shape, tiles.up, tokens))]
+    if isinstance(tiles.down, ProductTiles):
+        products.append(("down", tiles.down.ctas_per_sm, down_shared_bytes(shape, tiles.down, tokens)))
+    for name, ctas, size in products:
+        if ctas * (size + _RESERVED) > sm_bytes:
+            return f"needs {ctas} CTAs of {name} in the {sm_bytes} bytes of an SM, found {size} bytes each"
     return None
 
 
-def up_blocks(shape: LayerShape) -> int:
-    """Blocks of 256 columns of gate/up."""
-    return -(-shape.hidden // TILE_K)
-
-
 def up_warps(shape: LayerShape) -> int:
-    """Warps of a CTA of gate/up: at most 8, each with as many blocks of columns."""
-    passes = -(-up_blocks(shape) // 8)
-    return -(-up_blocks(shape) // passes)
+    """Warps of a CTA of gate/up."""
+    return _product_warps(shape.hidden)
 
 
-def up_shared_bytes(shape: LayerShape, tiles: UpTiles, tokens: int) -> int:
+def down_warps(shape: LayerShape, tiles: DownTiles | ProductTiles) -> int:
+    """Warps of a CTA of down."""
+    return tiles.warps if isinstance(tiles, DownTiles) else _product_warps(shape.intermediate)
+
+
+def _product_warps(columns: int) -> int:
+    """At most 8, each with as many blocks of 256 columns."""
+    blocks = -(-columns // TILE_K)
+    return -(-blocks // -(-blocks // 8))
+
+
+def up_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of gate/up uses."""
-    warps = up_warps(shape)
+    return _product_shared_bytes(shape, tiles, tokens, up_warps(shape))
+
+
+def _product_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int, warps: int) -> int:
     ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     sums = 2 * warps * tiles.flush * tiles.groups * 32 * 16
-    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups * GROUP)
+    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.entry_tokens)
 
 
-def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
+def down_shared_bytes(shape: LayerShape, tiles: DownTiles | ProductTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of down uses."""
+    if isinstance(tiles, ProductTiles):
+        return _product_shared_bytes(shape, tiles, tokens, down_warps(shape, tiles))
     ring = tiles.warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
     pairs = tokens * shape.top_k
@@ -317,9 +363,15 @@ def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
     return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
 
 
-def scratch_elements(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
-    """Two-byte elements between the kernels: h [pairs, intermediate], and with ``pairwise`` the fp32 rows [pairs, hidden]."""
-    return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if tiles.pairwise else 0))
+def scratch_elements(shape: LayerShape, tiles: DownTiles | ProductTiles, tokens: int) -> int:
+    """Two-byte elements between the kernels: h [pairs, intermediate], and where rows go through memory these in fp32, [pairs, hidden]."""
+    rows = isinstance(tiles, ProductTiles) or tiles.pairwise
+    return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if rows else 0))
+
+
+def combine_grid(shape: LayerShape, tokens: int) -> int:
+    """CTAs of ``COMBINE_THREADS`` threads that add the rows of all tokens."""
+    return -(-tokens * shape.hidden // (COMBINE_THREADS * COMBINE_WIDTH))
 
 
 def launched_bytes(needed: int, ctas_per_sm: int, *, sm_bytes: int, cta_bytes: int) -> int:

@@ -11,19 +11,25 @@ from dataclasses import replace
 from benchkit.kernels.warp_decode.configuration import (
     DownTiles,
     LayerShape,
+    ProductTiles,
     Tiles,
-    UpTiles,
+    down_warps,
     tiles_problem,
     up_warps,
 )
 
-TUNED_WARPS = 8  # of a CTA of gate/up in the layer that was tuned (hidden 2048)
+TUNED_WARPS, TUNED_DOWN_WARPS = (
+    8,
+    3,
+)  # of a CTA of gate/up and of a product down in the layer that was tuned (hidden 2048, intermediate 768)
 Row = tuple[int, Tiles]
 
 
-def up(groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2) -> UpTiles:
-    """``UpTiles`` by position."""
-    return UpTiles(groups=groups, stages=stages, tiles=tiles, flush=flush, registers=registers, ctas_per_sm=ctas_per_sm)
+def up(groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2) -> ProductTiles:
+    """``ProductTiles`` by position."""
+    return ProductTiles(
+        groups=groups, stages=stages, tiles=tiles, flush=flush, registers=registers, ctas_per_sm=ctas_per_sm
+    )
 
 
 def down(
@@ -54,7 +60,7 @@ def down(
     )
 
 
-def _rows(*rows: tuple[int, UpTiles, DownTiles, int]) -> tuple[Row, ...]:
+def _rows(*rows: tuple[int, ProductTiles, DownTiles | ProductTiles, int]) -> tuple[Row, ...]:
     return tuple((tokens, Tiles(up=first, down=second, chains=chains)) for tokens, first, second, chains in rows)
 
 
@@ -103,21 +109,28 @@ def fitted(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_b
 
 
 def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
-    ctas = max(1, tiles.up.ctas_per_sm * TUNED_WARPS // up_warps(shape))
-    first = replace(tiles, up=replace(tiles.up, ctas_per_sm=min(16, ctas)))
-    ups = [first.up]
-    while ups[-1].ctas_per_sm > 1:
-        ups.append(replace(ups[-1], ctas_per_sm=ups[-1].ctas_per_sm - 1))
-    while ups[-1].stages > 1:
-        ups.append(replace(ups[-1], stages=ups[-1].stages - 1))
-    while ups[-1].groups > 1:
-        ups.append(replace(ups[-1], groups=ups[-1].groups // 2))
-    downs = [first.down]
-    while downs[-1].warps > 1:
-        downs.append(replace(downs[-1], warps=downs[-1].warps - 1))
-    while downs[-1].stages > 1:
-        downs.append(replace(downs[-1], stages=downs[-1].stages - 1))
-    yield first
-    for pair_down in downs:
-        for pair_up in ups:
-            yield replace(first, up=pair_up, down=pair_down)
+    ups = _smaller_products(tiles.up, up_warps(shape), TUNED_WARPS)
+    downs: list[DownTiles] | list[ProductTiles]
+    if isinstance(tiles.down, DownTiles):
+        downs = [tiles.down]
+        while downs[-1].warps > 1:
+            downs.append(replace(downs[-1], warps=downs[-1].warps - 1))
+        while downs[-1].stages > 1:
+            downs.append(replace(downs[-1], stages=downs[-1].stages - 1))
+    else:
+        downs = _smaller_products(tiles.down, down_warps(shape, tiles.down), TUNED_DOWN_WARPS)
+    for down_tiles in downs:
+        for up_tiles in ups:
+            yield replace(tiles, up=up_tiles, down=down_tiles)
+
+
+def _smaller_products(tiles: ProductTiles, warps: int, tuned_warps: int) -> list[ProductTiles]:
+    """As many warps an SM as in the layer that was tuned, then fewer CTAs, stages and token groups."""
+    found = [replace(tiles, ctas_per_sm=min(16, max(1, tiles.ctas_per_sm * tuned_warps // warps)))]
+    while found[-1].ctas_per_sm > 1:
+        found.append(replace(found[-1], ctas_per_sm=found[-1].ctas_per_sm - 1))
+    while found[-1].stages > 1:
+        found.append(replace(found[-1], stages=found[-1].stages - 1))
+    while found[-1].groups > 1:
+        found.append(replace(found[-1], groups=found[-1].groups // 2))
+    return found

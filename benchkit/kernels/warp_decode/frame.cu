@@ -1,5 +1,5 @@
 // Warp decode by experts: what both kernels and all weight formats share. decode_source.py puts the files together:
-// ptx.cu, frame.cu, one of format_*.cu, then gate_up.cu or down.cu.
+// ptx.cu, frame.cu, one of format_*.cu, then product.cu, down.cu or combine.cu.
 //
 // Macros: HIDDEN, INTERMEDIATE (multiples of 64), EXPERTS (at most 512), TOP_K (at most 16), X_BF16 (x and y: 1 bf16, 0 fp16).
 constexpr u32 ALL = 0xffffffffu;
@@ -61,14 +61,15 @@ static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens +
 
 // The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
 // Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). A single token keeps the order of its slots.
-enum ListKind { TOKENS, WEIGHTS, PLACES };  // what is kept of a pair: its token; also its routing weight; also where each slot of a token went
+// What is kept of a pair: its token; its token and its routing weight; its token and, of each slot of a token, where it went; its slot.
+enum ListKind { TOKENS, WEIGHTS, PLACES, SLOTS };
 template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     static constexpr int KEPT = 2;  // ids that a thread keeps instead of loading them twice
     static constexpr u16 SKIPPED = 0xffff;
     Entry* entries;
     float* weights;   // of a pair (WEIGHTS)
     u16* places;      // of slot k of token b at [b * TOP_K + k]: its pair, or SKIPPED (PLACES)
-    u16* tokens;      // of a pair
+    u16* tokens;      // of a pair; with SLOTS its first slot, token * TOP_K + k
     u16* offsets;     // of an expert: its first pair
     int* length;      // number of entries
     u32* mask;        // [32 tokens][expert], only while the lists are built: may lie over memory that is used later
@@ -138,7 +139,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         __syncthreads();
     }
     __device__ __forceinline__ void keep(int pair, int token, int at) {
-        tokens[at] = (u16)token;
+        tokens[at] = (u16)(KIND == SLOTS ? pair : token);
         if (KIND == WEIGHTS) weights[at] = load_float(routing + pair);
         if (KIND == PLACES) places[pair] = (u16)at;
     }
@@ -193,6 +194,9 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
             const int token = pair / TOP_K, word = token / 32;
             int at = offsets[id] + __popc(mask[word * EXPERTS + id] & ((1u << token % 32) - 1));
             for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
+            if (KIND == SLOTS)
+                for (int slot = token * TOP_K; slot < pair; slot++)
+                    if (load_int(ids + slot) == id) return;  // the expert stood in an earlier slot: combine.cu reads that one
             keep(pair, token, at);
         });
         __syncthreads();

@@ -1,4 +1,4 @@
-"""The two kernels of ``moe_decode`` compiled by g++ and run on the CPU by the machine in ``emulation``: what it finds stands in machine.cpp.
+"""The kernels of ``moe_decode`` compiled by g++ and run on the CPU by the machine in ``emulation``: what it finds stands in machine.cpp.
 
 The host's code is the real one (``decode.launches``); only the module that a kernel is loaded into is another.
 """
@@ -18,7 +18,7 @@ import torch
 from benchkit.cuda_source import Argument
 from benchkit.kernels.warp_decode.configuration import LayerShape, Tiles, down_shared_bytes, up_shared_bytes
 from benchkit.kernels.warp_decode.decode import DecodeKernels, DeviceLimits, launches, scratch, shape_of
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, file_text, files, macros
+from benchkit.kernels.warp_decode.decode_source import file_text, files, kernels, macros
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "gpu"))
 
@@ -63,19 +63,20 @@ def _machine() -> Path:
 
 @cache
 def build(shape: LayerShape, tiles: Tiles, patch: Patch = unchanged) -> ctypes.CDLL:
-    """Both kernels and a machine for them; ``patch`` changes their text."""
-    names = dict.fromkeys((*files(shape.layout, GATE_UP)[1:], *files(shape.layout, DOWN)[1:]))
-    text = "".join(
-        ['#include "device.h"\n', *map(file_text, names), *(f"\nEMULATED({kernel})\n" for kernel in (GATE_UP, DOWN))]
-    )
-    changed = patch(text)
-    assert (changed != text) == (patch is not unchanged)
-    target = Path(_folder().name) / f"{len(list(Path(_folder().name).iterdir()))}.so"
-    target.with_suffix(".cpp").write_text(changed, encoding="utf-8")
-    defined = macros(shape, GATE_UP, tiles) | macros(shape, DOWN, tiles)
-    options = ("-O1", "-w", f"-I{FOLDER}", *(f"-D{name}={value}" for name, value in defined.items()))
-    _compile("-shared", *options, target.with_suffix(".cpp"), _machine(), "-o", target)
-    library = ctypes.CDLL(str(target))
+    """The kernels of a call and a machine for them; ``patch`` changes their text."""
+    folder = Path(tempfile.mkdtemp(dir=_folder().name))
+    changed = False
+    for kernel in kernels(tiles):
+        names = files(shape.layout, kernel)[1:]
+        text = "".join(['#include "device.h"\n', *map(file_text, names), f"\nEMULATED({kernel})\n"])
+        changed |= patch(text) != text
+        (folder / f"{kernel}.cpp").write_text(patch(text), encoding="utf-8")
+        defined = (f"-D{name}={value}" for name, value in macros(shape, kernel, tiles).items())
+        target = folder / f"{kernel}.o"
+        _compile("-O1", "-w", f"-I{FOLDER}", *defined, "-c", folder / f"{kernel}.cpp", "-o", target)
+    assert changed == (patch is not unchanged)
+    _compile("-shared", *folder.glob("*.o"), _machine(), "-o", folder / "kernels.so")
+    library = ctypes.CDLL(str(folder / "kernels.so"))
     library.machine_new.restype = library.machine_run.restype = ctypes.c_void_p
     return library
 
@@ -130,17 +131,12 @@ def emulate(
     between, output = wholes[0][GUARD:-GUARD], wholes[1][GUARD:-GUARD].view_as(x)
     for each in (x, ids, shares, layer.weights.w13, layer.weights.w2, between):
         library.machine_buffer(machine, ctypes.c_void_p(each.data_ptr()), ctypes.c_int64(each.nbytes))
-    kernels = DecodeKernels(
-        shape=shape,
-        tiles=tiles,
-        device=DEVICE,
-        gate_up=EmulatedModule(library, machine, up_shared_bytes(shape, tiles.up, tokens)),
-        down=EmulatedModule(library, machine, down_shared_bytes(shape, tiles.down, tokens)),
-        sha256=("", ""),
-    )
+    sizes = (up_shared_bytes(shape, tiles.up, tokens), down_shared_bytes(shape, tiles.down, tokens), 0)
+    modules = {name: EmulatedModule(library, machine, size) for name, size in zip(kernels(tiles), sizes, strict=False)}
+    loaded = DecodeKernels(shape=shape, tiles=tiles, device=DEVICE, modules=modules, sha256={})
     queue = (
-        launches(kernels, x, layer.weights, ids, shares, between, output) * calls
-    )  # its arguments live until the machine has run
+        launches(loaded, x, layer.weights, ids, shares, between, output) * calls
+    )  # arguments live until the machine has run
     for launch in queue:
         launch(0)
     found = ctypes.string_at(library.machine_run(machine)).decode()

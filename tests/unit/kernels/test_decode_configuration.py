@@ -9,7 +9,9 @@ from benchkit.kernels.warp_decode.configuration import (
     LayerShape,
     Tiles,
     as_params,
+    combine_grid,
     down_shared_bytes,
+    down_warps,
     launched_bytes,
     list_bytes,
     parse_tiles,
@@ -19,7 +21,7 @@ from benchkit.kernels.warp_decode.configuration import (
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, tiles_for, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, tiles_for, up
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
 TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
@@ -57,6 +59,17 @@ def test_parameters_there_and_back():
     walk = Tiles(up=TILES.up, down=down(1, 2, 1, 1, 1, 12, 1, 168, walk=1))
     assert as_params(walk)["down_walk"] == 1
     assert parse_tiles(as_params(walk)) == walk
+    rows = Tiles(up=TILES.up, down=up(2, 2, 1, 4, 136, 5))
+    assert {name: value for name, value in as_params(rows).items() if not name.startswith("up_")} == {
+        "rows_groups": 2,
+        "rows_stages": 2,
+        "rows_tiles": 1,
+        "rows_flush": 4,
+        "rows_registers": 136,
+        "rows_ctas_per_sm": 5,
+        "launch_pdl": True,
+    }
+    assert parse_tiles(as_params(rows)) == rows
 
 
 @pytest.mark.parametrize(
@@ -70,6 +83,11 @@ def test_parameters_there_and_back():
         (
             {"down_pairwise": 1, "down_prefetch": 2},
             "params.down_prefetch: expected 0 with down_pairwise = 1, found 2",
+        ),
+        (
+            {"rows_groups": 1},
+            "params: expected rows_* or down_*, found both: down_cluster, down_ctas_per_sm, down_groups, down_pairwise, "
+            "down_prefetch, down_registers, down_row_tiles, down_stages, down_tiles, down_warps",
         ),
         ({"down_walk": 2}, "params.down_walk: expected an integer from 0 to 1, found 2"),
         (
@@ -176,6 +194,27 @@ def test_with_walk_an_entry_is_an_expert():
     tiles = down(1, 2, 1, 1, 1, 12, 1, 168, walk=1)
     rings, parts = 12 * 2 * (5120 + 8), 12 * 64 * 16 * 4
     assert down_shared_bytes(shape(), tiles, 64) == rings + parts + 4 * 512 + (128 + 1) * 8 + 512 * 2 + 128 * 2 + 4
+
+
+def test_rows_that_a_third_kernel_adds():
+    rows = up(1, 2, 1, 4, 104, 5)  # 768 columns are 3 blocks, so 3 warps
+    tiles = Tiles(up=TILES.up, down=rows)
+    assert down_warps(shape(), rows) == 3
+    lists = (128 + 64) * 8 + 512 * 2 + 128 * 2 + 4
+    assert down_shared_bytes(shape("awq-packed"), rows, 64) == 3 * 2 * (2176 + 8) + 2 * 3 * 4 * 32 * 16 + lists
+    assert scratch_elements(shape(), rows, 512) == 4096 * (768 + 2 * 2048)
+    assert combine_grid(shape(), 64) == 64 * 2048 // 512
+    assert combine_grid(shape(hidden=64), 1) == 1
+    assert tiles_problem(shape("awq-packed"), tiles, 64, **H200) is None
+    crowded = Tiles(up=TILES.up, down=up(1, 8, 1, 4, 104, 6))
+    assert tiles_problem(shape("awq-packed"), crowded, 64, **H200) == (
+        "needs 6 CTAs of down in the 233472 bytes of an SM, found 67524 bytes each"
+    )
+    wide = shape("awq-packed", intermediate=14336)  # 56 blocks, 7 each for 8 warps
+    fit = fitted(wide, tiles, 64, **H200)
+    assert fit is not None
+    assert fit.down == up(1, 2, 1, 4, 104, 1)
+    assert down_warps(wide, fit.down) == 8
 
 
 def test_no_more_ctas_than_wanted_fit():
