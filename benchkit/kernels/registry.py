@@ -108,15 +108,14 @@ _PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what ea
     "stream": Param(kind=bool, required=False),
 }
 
-_PRODUCT_TILES = ("groups", "stages", "tiles", "flush", "registers", "ctas_per_sm")
-_DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.parse_tiles says what each of them is, and which go together
-    **{f"up_{name}": _COUNT for name in _PRODUCT_TILES},
-    **{f"rows_{name}": Param(kind=int, required=False, least=1) for name in _PRODUCT_TILES},
+_DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.ProductTiles and DownTiles say what each of them is
+    **{f"up_{name}": _COUNT for name in ("groups", "stages", "tiles", "flush", "registers", "ctas_per_sm")},
     **{
-        f"down_{name}": Param(kind=int, required=False, least=1)
+        f"down_{name}": _COUNT
         for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "registers", "ctas_per_sm")
     },
-    **{f"down_{name}": Param(kind=int, required=False, least=0) for name in ("prefetch", "pairwise", "walk")},
+    **{f"down_{name}": Param(kind=int, required=True, least=0) for name in ("prefetch", "pairwise")},
+    "down_walk": Param(kind=int, required=False, least=0),
     "chains": Param(kind=int, required=False, least=1),
     "launch_pdl": Param(kind=bool, required=False),
 }

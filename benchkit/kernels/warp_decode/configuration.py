@@ -96,7 +96,7 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductTiles:
-    """Gate/up, or down whose rows combine.cu adds: product.cu says what each of them is.
+    """Gate/up, or down whose rows combine.cu adds (``DownTiles.product``): product.cu says what each of them is.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class ProductTiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownTiles:
-    """Down in one kernel: down.cu says what each of them is.
+    """Down: down.cu says what each of them is.
 
     Parameters
     ----------
@@ -138,9 +138,11 @@ class DownTiles:
     prefetch:
         Tasks whose h is loaded ahead: 0, 1 or 2; 0 with ``pairwise``.
     pairwise:
-        1: the rows of each pair go through global memory and are added per token, for many tokens; 0: warps keep sums in shared memory.
+        0: warps keep sums in shared memory; 1: the rows of each pair go through global memory and are added per token, for many tokens;
+        2: the same, but the rows come from gate/up's kernel (product.cu) on all SMs, and a third kernel adds them (combine.cu). Then
+        ``row_tiles`` lie between two meetings of the warps, ``warps`` are those that share the columns, ``cluster`` is 1, ``prefetch`` 0.
     ctas_per_sm:
-        The most CTAs that fit an SM: with one, none lands beside another while gate/up drains.
+        The most CTAs that fit an SM: with one, none lands beside another while gate/up drains. With ``pairwise`` 2 as in ``ProductTiles``.
     walk:
         1: a warp keeps staged weights in registers while all tokens of their expert pass by, 8 at a time (``groups`` 1, ``pairwise`` 0,
         ``prefetch`` of at most 1 group); for skewed routing.
@@ -163,14 +165,27 @@ class DownTiles:
         """Tokens of an expert that one entry of the routing lists takes."""
         return MAX_TOKENS if self.walk else self.groups * GROUP
 
+    @property
+    def product(self) -> ProductTiles | None:
+        """With ``pairwise`` 2 the tiles of product.cu."""
+        if self.pairwise < 2:
+            return None
+        return ProductTiles(
+            groups=self.groups,
+            stages=self.stages,
+            tiles=self.tiles,
+            flush=self.row_tiles,
+            registers=self.registers,
+            ctas_per_sm=self.ctas_per_sm,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """All kernels: gate/up, and down in one kernel or (``ProductTiles``) as rows that a third kernel adds. ``chains``: independent sums of
-    an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
+    """All kernels. ``chains``: independent sums of an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
 
     up: ProductTiles
-    down: DownTiles | ProductTiles
+    down: DownTiles
     chains: int = 1
     launch_pdl: bool = True
 
@@ -184,7 +199,7 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "cluster": (1, 2, 4, _LARGEST_CLUSTER),
     "warps": tuple(range(1, 33)),
     "prefetch": (0, 1, 2),
-    "pairwise": (0, 1),
+    "pairwise": (0, 1, 2),
     "walk": (0, 1),
     "registers": tuple(range(32, 256)),
     "ctas_per_sm": tuple(range(1, 17)),
@@ -193,65 +208,38 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` with the fields of ``ProductTiles``, then ``down_*`` with those of ``DownTiles`` (``down_walk`` may be absent) or ``rows_*``
-    with those of ``ProductTiles``; optionally ``chains`` and ``launch_pdl``."""
-    up = _product_tiles(params, "up_")
-    down: DownTiles | ProductTiles
-    if any(name.startswith("rows_") for name in params):
-        others = sorted(name for name in params if name.startswith("down_"))
-        if others:
-            raise DataError(f"params: expected rows_* or down_*, found both: {', '.join(others)}")
-        down = _product_tiles(params, "rows_")
-    else:
-        down = _down_tiles(params)
-    pdl = params.get("launch_pdl", True)
-    if not isinstance(pdl, bool):
-        raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
-    chains = _integer(params, "", "chains") if "chains" in params else 1
-    return Tiles(up=up, down=down, chains=chains, launch_pdl=pdl)
-
-
-def _product_tiles(params: Params, prefix: str) -> ProductTiles:
-    tiles = ProductTiles(**{each.name: _integer(params, prefix, each.name) for each in fields(ProductTiles)})
-    if tiles.flush % tiles.tiles:
-        raise DataError(
-            f"params.{prefix}flush: expected a multiple of {prefix}tiles = {tiles.tiles}, found {tiles.flush}"
-        )
-    return tiles
-
-
-def _down_tiles(params: Params) -> DownTiles:
-    given = {"down_walk": 0, **params}
+    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``down_walk``, ``chains`` and ``launch_pdl`` may be absent."""
+    given = {"down_walk": 0, "chains": 1, "launch_pdl": True, **params}
+    up = ProductTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(ProductTiles)})
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
+    if up.flush % up.tiles:
+        raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
     if down.row_tiles % down.tiles:
         raise DataError(
             f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
         )
-    if down.pairwise and down.prefetch:
-        raise DataError(f"params.down_prefetch: expected 0 with down_pairwise = 1, found {down.prefetch}")
-    if down.walk:
-        for name, most in (("groups", 1), ("prefetch", 1), ("pairwise", 0)):
+    forms = (
+        ("down_pairwise = 1", down.pairwise == 1, {"prefetch": 0}),
+        ("down_pairwise = 2", down.pairwise == 2, {"cluster": 1, "prefetch": 0}),
+        ("down_walk = 1", down.walk == 1, {"groups": 1, "prefetch": 1, "pairwise": 0}),
+    )
+    for form, chosen, most in forms:
+        for name, limit in most.items():
             found = getattr(down, name)
-            if found > most:
-                raise DataError(f"params.down_{name}: expected at most {most} with down_walk = 1, found {found}")
-    return down
+            if chosen and found > limit:
+                expected = f"at most {limit}" if limit > min(_ALLOWED[name]) else f"{limit}"
+                raise DataError(f"params.down_{name}: expected {expected} with {form}, found {found}")
+    if not isinstance(given["launch_pdl"], bool):
+        raise DataError(f"params.launch_pdl: expected a boolean, found {given['launch_pdl']!r}")
+    return Tiles(up=up, down=down, chains=_integer(given, "", "chains"), launch_pdl=given["launch_pdl"])
 
 
 def as_params(tiles: Tiles) -> dict[str, str | int | bool]:
-    """The inverse of ``parse_tiles``; ``down_walk`` and ``chains`` only where they say something."""
+    """The inverse of ``parse_tiles``, always with the same names, so that the points of a protocol can differ in any of them."""
     params: dict[str, str | int | bool] = {}
-    for prefix, part in (("up_", tiles.up), (down_prefix(tiles.down), tiles.down)):
+    for prefix, part in (("up_", tiles.up), ("down_", tiles.down)):
         params |= {prefix + each.name: getattr(part, each.name) for each in fields(part)}
-    if params.get("down_walk") == 0:
-        del params["down_walk"]
-    if tiles.chains != 1:
-        params["chains"] = tiles.chains
-    return {**params, "launch_pdl": tiles.launch_pdl}
-
-
-def down_prefix(down: DownTiles | ProductTiles) -> str:
-    """What the names of its parameters begin with."""
-    return "down_" if isinstance(down, DownTiles) else "rows_"
+    return {**params, "chains": tiles.chains, "launch_pdl": tiles.launch_pdl}
 
 
 def _integer(params: Params, prefix: str, name: str) -> int:
@@ -286,13 +274,16 @@ def shape_problem(shape: LayerShape, tokens: int) -> str | None:
 def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_bytes: int) -> str | None:
     """Why these tiles do not fit this layer on a device with ``sm_bytes`` of shared memory, ``cta_bytes`` at most in a CTA, or None."""
     layout = LAYOUTS[shape.layout]
-    for name, count in (("up_tiles", tiles.up.tiles), (f"{down_prefix(tiles.down)}tiles", tiles.down.tiles)):
+    for name, count in (("up_tiles", tiles.up.tiles), ("down_tiles", tiles.down.tiles)):
         if count > layout.paired:
             return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
     if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
         return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
-    kernels = (("up", up_warps(shape) * 32, tiles.up), ("down", down_warps(shape, tiles.down) * 32, tiles.down))
-    for name, threads, part in kernels:
+    if tiles.down.product and tiles.down.warps != product_warps(shape.intermediate):
+        return (
+            f"needs down_warps = {product_warps(shape.intermediate)} with down_pairwise = 2, found {tiles.down.warps}"
+        )
+    for name, threads, part in (("up", up_warps(shape) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down)):
         used = threads * (-(-part.registers // 8) * 8) * part.ctas_per_sm
         if used > _SM_REGISTERS:
             return f"needs at most {_SM_REGISTERS} registers of an SM for {name}, found {used}"
@@ -305,7 +296,7 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
         if needed > cta_bytes:
             return f"needs at most {cta_bytes} bytes of shared memory in a CTA for {name}, found {needed}"
     products = [("gate/up", tiles.up.ctas_per_sm, up_shared_bytes(shape, tiles.up, tokens))]
-    if isinstance(tiles.down, ProductTiles):
+    if tiles.down.product:
         products.append(("down", tiles.down.ctas_per_sm, down_shared_bytes(shape, tiles.down, tokens)))
     for name, ctas, size in products:
         if ctas * (size + _RESERVED) > sm_bytes:
@@ -315,16 +306,11 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
 
 def up_warps(shape: LayerShape) -> int:
     """Warps of a CTA of gate/up."""
-    return _product_warps(shape.hidden)
+    return product_warps(shape.hidden)
 
 
-def down_warps(shape: LayerShape, tiles: DownTiles | ProductTiles) -> int:
-    """Warps of a CTA of down."""
-    return tiles.warps if isinstance(tiles, DownTiles) else _product_warps(shape.intermediate)
-
-
-def _product_warps(columns: int) -> int:
-    """At most 8, each with as many blocks of 256 columns."""
+def product_warps(columns: int) -> int:
+    """Warps of a CTA of product.cu: at most 8, each with as many blocks of 256 columns."""
     blocks = -(-columns // TILE_K)
     return -(-blocks // -(-blocks // 8))
 
@@ -340,10 +326,10 @@ def _product_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int, w
     return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.entry_tokens)
 
 
-def down_shared_bytes(shape: LayerShape, tiles: DownTiles | ProductTiles, tokens: int) -> int:
+def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of down uses."""
-    if isinstance(tiles, ProductTiles):
-        return _product_shared_bytes(shape, tiles, tokens, down_warps(shape, tiles))
+    if tiles.product:
+        return _product_shared_bytes(shape, tiles.product, tokens, tiles.warps)
     ring = tiles.warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
     pairs = tokens * shape.top_k
@@ -363,10 +349,9 @@ def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
     return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
 
 
-def scratch_elements(shape: LayerShape, tiles: DownTiles | ProductTiles, tokens: int) -> int:
+def scratch_elements(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
     """Two-byte elements between the kernels: h [pairs, intermediate], and where rows go through memory these in fp32, [pairs, hidden]."""
-    rows = isinstance(tiles, ProductTiles) or tiles.pairwise
-    return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if rows else 0))
+    return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if tiles.pairwise else 0))
 
 
 def combine_grid(shape: LayerShape, tokens: int) -> int:

@@ -21,12 +21,10 @@ from benchkit.errors import DataError, MachineError
 from benchkit.kernels.warp_decode.configuration import (
     COMBINE_THREADS,
     LAYOUTS,
-    DownTiles,
     LayerShape,
     Tiles,
     combine_grid,
     down_shared_bytes,
-    down_warps,
     launched_bytes,
     scratch_elements,
     shape_problem,
@@ -180,9 +178,9 @@ def launches(
         shared_bytes=launched_bytes(up_shared_bytes(shape, tiles.up, tokens), tiles.up.ctas_per_sm, **limits),
         dependent=tiles.launch_pdl,
     )
-    block = down_warps(shape, tiles.down) * 32
+    block = tiles.down.warps * 32
     shared_bytes = launched_bytes(down_shared_bytes(shape, tiles.down, tokens), tiles.down.ctas_per_sm, **limits)
-    if isinstance(tiles.down, DownTiles):
+    if not tiles.down.product:
         down = loaded.modules[DOWN].attributed(
             DOWN,
             *(_pointer(weights.w2), h, ids, shares, _pointer(output), rows, count),

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchkit.cuda_source import Cubin, compile_cubin
-from benchkit.kernels.warp_decode.configuration import LAYOUTS, DownTiles, LayerShape, Tiles
+from benchkit.kernels.warp_decode.configuration import LAYOUTS, DownTiles, LayerShape, ProductTiles, Tiles
 
 GATE_UP, DOWN = "warp_decode_gate_up", "warp_decode_down"
 DOWN_ROWS, COMBINE = "warp_decode_down_rows", "warp_decode_combine"  # down in two kernels
@@ -33,10 +33,14 @@ def file_text(name: str) -> str:
 
 def macros(shape: LayerShape, kernel: str, tiles: Tiles) -> dict[str, int]:
     """What a kernel is compiled with; two tiles that differ only in another kernel give the same."""
-    parts = {GATE_UP: ("PRODUCT", tiles.up), DOWN: ("DOWN", tiles.down), DOWN_ROWS: ("PRODUCT", tiles.down)}
+    parts: dict[str, tuple[str, ProductTiles | DownTiles | None]] = {
+        GATE_UP: ("PRODUCT", tiles.up),
+        DOWN: ("DOWN", tiles.down),
+        DOWN_ROWS: ("PRODUCT", tiles.down.product),
+    }
+    prefix, part = parts.get(kernel, ("", None))
     open_values: dict[str, int] = {}
-    if kernel in parts:
-        prefix, part = parts[kernel]
+    if part is not None:
         open_values = {f"{prefix}_{each.name.upper()}": getattr(part, each.name) for each in fields(part)}
         open_values |= {"PRODUCT_UP": int(kernel == GATE_UP), "AWQ_CHAINS": tiles.chains}
     return {
@@ -52,7 +56,7 @@ def macros(shape: LayerShape, kernel: str, tiles: Tiles) -> dict[str, int]:
 
 def kernels(tiles: Tiles) -> tuple[str, ...]:
     """The kernels of one call, in order."""
-    return (GATE_UP, DOWN) if isinstance(tiles.down, DownTiles) else (GATE_UP, DOWN_ROWS, COMBINE)
+    return (GATE_UP, DOWN_ROWS, COMBINE) if tiles.down.product else (GATE_UP, DOWN)
 
 
 def compile_decode(shape: LayerShape, kernel: str, tiles: Tiles, arch: str, *extra: str) -> Cubin:

@@ -7,13 +7,14 @@ Rules:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from benchkit.kernels.warp_decode.configuration import (
     DownTiles,
     LayerShape,
     ProductTiles,
     Tiles,
-    down_warps,
+    product_warps,
     tiles_problem,
     up_warps,
 )
@@ -23,6 +24,7 @@ TUNED_WARPS, TUNED_DOWN_WARPS = (
     3,
 )  # of a CTA of gate/up and of a product down in the layer that was tuned (hidden 2048, intermediate 768)
 Row = tuple[int, Tiles]
+Product = TypeVar("Product", ProductTiles, DownTiles)
 
 
 def up(groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2) -> ProductTiles:
@@ -43,8 +45,9 @@ def down(
     registers: int,
     pairwise: int = 0,
     walk: int = 0,
+    ctas_per_sm: int = 1,
 ) -> DownTiles:
-    """``DownTiles`` by position, one CTA an SM."""
+    """``DownTiles`` by position."""
     return DownTiles(
         groups=groups,
         stages=stages,
@@ -55,12 +58,19 @@ def down(
         prefetch=prefetch,
         registers=registers,
         pairwise=pairwise,
-        ctas_per_sm=1,
+        ctas_per_sm=ctas_per_sm,
         walk=walk,
     )
 
 
-def _rows(*rows: tuple[int, ProductTiles, DownTiles | ProductTiles, int]) -> tuple[Row, ...]:
+def rows(
+    groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int, warps: int = TUNED_DOWN_WARPS
+) -> DownTiles:
+    """``DownTiles`` with ``pairwise`` 2 by position."""
+    return down(groups, stages, tiles, flush, 1, warps, 0, registers, 2, ctas_per_sm=ctas_per_sm)
+
+
+def _rows(*rows: tuple[int, ProductTiles, DownTiles, int]) -> tuple[Row, ...]:
     return tuple((tokens, Tiles(up=first, down=second, chains=chains)) for tokens, first, second, chains in rows)
 
 
@@ -110,21 +120,21 @@ def fitted(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_b
 
 def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
     ups = _smaller_products(tiles.up, up_warps(shape), TUNED_WARPS)
-    downs: list[DownTiles] | list[ProductTiles]
-    if isinstance(tiles.down, DownTiles):
+    if tiles.down.product:
+        warps = product_warps(shape.intermediate)
+        downs = [replace(each, warps=warps) for each in _smaller_products(tiles.down, warps, TUNED_DOWN_WARPS)]
+    else:
         downs = [tiles.down]
         while downs[-1].warps > 1:
             downs.append(replace(downs[-1], warps=downs[-1].warps - 1))
         while downs[-1].stages > 1:
             downs.append(replace(downs[-1], stages=downs[-1].stages - 1))
-    else:
-        downs = _smaller_products(tiles.down, down_warps(shape, tiles.down), TUNED_DOWN_WARPS)
     for down_tiles in downs:
         for up_tiles in ups:
             yield replace(tiles, up=up_tiles, down=down_tiles)
 
 
-def _smaller_products(tiles: ProductTiles, warps: int, tuned_warps: int) -> list[ProductTiles]:
+def _smaller_products(tiles: Product, warps: int, tuned_warps: int) -> list[Product]:
     """As many warps an SM as in the layer that was tuned, then fewer CTAs, stages and token groups."""
     found = [replace(tiles, ctas_per_sm=min(16, max(1, tiles.ctas_per_sm * tuned_warps // warps)))]
     while found[-1].ctas_per_sm > 1:

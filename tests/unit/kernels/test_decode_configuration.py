@@ -11,7 +11,6 @@ from benchkit.kernels.warp_decode.configuration import (
     as_params,
     combine_grid,
     down_shared_bytes,
-    down_warps,
     launched_bytes,
     list_bytes,
     parse_tiles,
@@ -21,7 +20,7 @@ from benchkit.kernels.warp_decode.configuration import (
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, tiles_for, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
 TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
@@ -50,6 +49,8 @@ def test_parameters_there_and_back():
         "down_registers": 96,
         "down_pairwise": 0,
         "down_ctas_per_sm": 1,
+        "down_walk": 0,
+        "chains": 1,
         "launch_pdl": True,
     }
     assert parse_tiles(params) == TILES
@@ -59,17 +60,12 @@ def test_parameters_there_and_back():
     walk = Tiles(up=TILES.up, down=down(1, 2, 1, 1, 1, 12, 1, 168, walk=1))
     assert as_params(walk)["down_walk"] == 1
     assert parse_tiles(as_params(walk)) == walk
-    rows = Tiles(up=TILES.up, down=up(2, 2, 1, 4, 136, 5))
-    assert {name: value for name, value in as_params(rows).items() if not name.startswith("up_")} == {
-        "rows_groups": 2,
-        "rows_stages": 2,
-        "rows_tiles": 1,
-        "rows_flush": 4,
-        "rows_registers": 136,
-        "rows_ctas_per_sm": 5,
-        "launch_pdl": True,
-    }
-    assert parse_tiles(as_params(rows)) == rows
+    product = Tiles(up=TILES.up, down=rows(2, 2, 1, 4, 136, 5))
+    assert product.down.product == up(2, 2, 1, 4, 136, 5)
+    assert parse_tiles(as_params(product)) == product
+    assert as_params(product).keys() == params.keys()
+    published = {name: value for name, value in params.items() if name not in ("down_walk", "chains", "launch_pdl")}
+    assert parse_tiles(published) == TILES
 
 
 @pytest.mark.parametrize(
@@ -85,14 +81,13 @@ def test_parameters_there_and_back():
             "params.down_prefetch: expected 0 with down_pairwise = 1, found 2",
         ),
         (
-            {"rows_groups": 1},
-            "params: expected rows_* or down_*, found both: down_cluster, down_ctas_per_sm, down_groups, down_pairwise, "
-            "down_prefetch, down_registers, down_row_tiles, down_stages, down_tiles, down_warps",
+            {"down_pairwise": 2, "down_cluster": 2},
+            "params.down_cluster: expected 1 with down_pairwise = 2, found 2",
         ),
         ({"down_walk": 2}, "params.down_walk: expected an integer from 0 to 1, found 2"),
         (
             {"down_walk": 1, "down_groups": 2},
-            "params.down_groups: expected at most 1 with down_walk = 1, found 2",
+            "params.down_groups: expected 1 with down_walk = 1, found 2",
         ),
         (
             {"down_walk": 1, "down_prefetch": 2},
@@ -100,7 +95,7 @@ def test_parameters_there_and_back():
         ),
         (
             {"down_walk": 1, "down_pairwise": 1},
-            "params.down_pairwise: expected at most 0 with down_walk = 1, found 1",
+            "params.down_pairwise: expected 0 with down_walk = 1, found 1",
         ),
         ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
         ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
@@ -197,24 +192,23 @@ def test_with_walk_an_entry_is_an_expert():
 
 
 def test_rows_that_a_third_kernel_adds():
-    rows = up(1, 2, 1, 4, 104, 5)  # 768 columns are 3 blocks, so 3 warps
-    tiles = Tiles(up=TILES.up, down=rows)
-    assert down_warps(shape(), rows) == 3
+    down_tiles = rows(1, 2, 1, 4, 104, 5)  # 768 columns are 3 blocks, so 3 warps
+    tiles = Tiles(up=TILES.up, down=down_tiles)
     lists = (128 + 64) * 8 + 512 * 2 + 128 * 2 + 4
-    assert down_shared_bytes(shape("awq-packed"), rows, 64) == 3 * 2 * (2176 + 8) + 2 * 3 * 4 * 32 * 16 + lists
-    assert scratch_elements(shape(), rows, 512) == 4096 * (768 + 2 * 2048)
+    assert down_shared_bytes(shape("awq-packed"), down_tiles, 64) == 3 * 2 * (2176 + 8) + 2 * 3 * 4 * 32 * 16 + lists
+    assert scratch_elements(shape(), down_tiles, 512) == 4096 * (768 + 2 * 2048)
     assert combine_grid(shape(), 64) == 64 * 2048 // 512
     assert combine_grid(shape(hidden=64), 1) == 1
     assert tiles_problem(shape("awq-packed"), tiles, 64, **H200) is None
-    crowded = Tiles(up=TILES.up, down=up(1, 8, 1, 4, 104, 6))
+    crowded = Tiles(up=TILES.up, down=rows(1, 8, 1, 4, 104, 6))
     assert tiles_problem(shape("awq-packed"), crowded, 64, **H200) == (
         "needs 6 CTAs of down in the 233472 bytes of an SM, found 67524 bytes each"
     )
     wide = shape("awq-packed", intermediate=14336)  # 56 blocks, 7 each for 8 warps
     fit = fitted(wide, tiles, 64, **H200)
     assert fit is not None
-    assert fit.down == up(1, 2, 1, 4, 104, 1)
-    assert down_warps(wide, fit.down) == 8
+    assert (fit.down.warps, fit.down.ctas_per_sm) == (8, 1)
+    assert tiles_problem(wide, tiles, 64, **H200) == "needs down_warps = 8 with down_pairwise = 2, found 3"
 
 
 def test_no_more_ctas_than_wanted_fit():

@@ -13,7 +13,7 @@ from decode_cases import Sizes, distance, make_layer, routes, truth
 
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, DownTiles, ProductTiles, Tiles, tiles_problem
 from benchkit.kernels.warp_decode.decode import shape_of
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, tiles_for, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, tiles_for, up
 
 if missing():
     pytest.skip(str(missing()), allow_module_level=True)
@@ -73,7 +73,7 @@ def check(case: Case, x: torch.Tensor, ids: torch.Tensor, shares: torch.Tensor) 
         assert torch.equal(outputs[0].view(torch.int16), other.view(torch.int16))
 
 
-def case(layout: str, sizes: Sizes, top_k: int, first: ProductTiles, second: DownTiles | ProductTiles, **more) -> Case:
+def case(layout: str, sizes: Sizes, top_k: int, first: ProductTiles, second: DownTiles, **more) -> Case:
     return Case(
         layout=layout,
         sizes=sizes,
@@ -89,7 +89,7 @@ CASES = [
     case("bf16", (6, 320, 128), 2, up(1, 2, 1, 2, 104), down(1, 2, 1, 1, 1, 12, 0, 96)),
     case("bf16", (5, 64, 64), 5, up(2, 2, 1, 1, 128), down(2, 2, 1, 2, 2, 4, 0, 168, 1)),
     case("bf16", (4, 192, 320), 1, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 2, 2, 3, 0, 248, 1)),
-    case("bf16", (6, 192, 64), 5, UP, up(1, 2, 1, 2, 104, 3)),
+    case("bf16", (6, 192, 64), 5, UP, rows(1, 2, 1, 2, 104, 3, warps=1)),
     case("bf16", (5, 128, 320), 3, UP, down(1, 3, 1, 1, 2, 5, 1, 168, walk=1)),
     # bf16 repacked
     case("bf16-packed", (8, 512, 128), 3, UP, down(1, 2, 1, 1, 1, 5, 0, 80)),
@@ -103,13 +103,13 @@ CASES = [
         down(1, 2, 1, 4, 2, 2, 0, 80),
         batches=(("uniform", 1), ("one", 9)),
     ),
-    case("bf16-packed", (9, 192, 320), 4, UP, up(2, 3, 1, 2, 248, 2)),
+    case("bf16-packed", (9, 192, 320), 4, UP, rows(2, 3, 1, 2, 248, 2, warps=2)),
     # MXFP8
     case("mxfp8-packed", (8, 256, 192), 3, up(1, 2, 1, 4, 96), down(1, 2, 1, 1, 1, 12, 0, 88)),
     case("mxfp8-packed", (7, 192, 128), 3, up(2, 2, 1, 2, 128), down(2, 2, 1, 2, 2, 6, 0, 168, 1)),
     case("mxfp8-packed", (4, 320, 64), 2, up(4, 4, 1, 2, 248, 1), down(2, 2, 1, 1, 1, 7, 0, 168), fp16=True),
     case("mxfp8-packed", (6, 128, 320), 3, UP, down(1, 2, 1, 2, 2, 5, 1, 240, walk=1)),
-    case("mxfp8-packed", (6, 128, 192), 2, UP, up(4, 2, 1, 4, 248, 1)),
+    case("mxfp8-packed", (6, 128, 192), 2, UP, rows(4, 2, 1, 4, 248, 1, warps=1)),
     # AWQ
     case("awq-packed", (8, 256, 256), 3, UP, down(1, 2, 1, 1, 1, 12, 0, 96)),
     case("awq-packed", (6, 128, 256), 2, up(1, 2, 2, 4, 120), down(1, 2, 2, 2, 2, 5, 1, 168), chains=2),
@@ -117,7 +117,7 @@ CASES = [
     case("awq-packed", (6, 256, 128), 4, up(2, 2, 2, 2, 128), down(4, 3, 2, 2, 2, 4, 0, 248, 1)),
     case("awq-packed", (6, 128, 384), 3, UP, down(1, 3, 2, 4, 2, 6, 1, 232, walk=1)),
     case("awq-packed", (5, 128, 128), 2, UP, down(1, 2, 1, 2, 1, 4, 0, 168, walk=1)),
-    case("awq-packed", (6, 256, 384), 3, UP, up(1, 2, 2, 4, 104, 5)),
+    case("awq-packed", (6, 256, 384), 3, UP, rows(1, 2, 2, 4, 104, 5, warps=2)),
 ]
 
 

@@ -8,7 +8,7 @@ from test_warp_decode_literal import sass
 
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles
 from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode, kernels, source
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, tiles_for, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, tiles_for
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -39,8 +39,8 @@ def test_the_other_forms_of_down_compile(layout):
     """Weights that stay in registers, and rows that a third kernel adds."""
     paired = LAYOUTS[layout].paired
     walking = Tiles(up=row(layout, 64).up, down=down(1, 2, paired, paired, paired, 12, 1, 168, walk=1))
-    rows = Tiles(up=row(layout, 64).up, down=up(2, 2, paired, 2, 136, 4))
-    for tiles in (walking, rows):
+    product = Tiles(up=row(layout, 64).up, down=rows(2, 2, paired, 2, 136, 4))
+    for tiles in (walking, product):
         for kernel in kernels(tiles)[1:]:
             cubin = compile_decode(shape(layout), kernel, tiles, "sm_90", "--ptxas-options=-v")
             assert kernel.encode() in cubin.code
