@@ -60,7 +60,8 @@ struct alignas(8) Entry {  // one pass over an expert's weights: up to 8 * GROUP
 static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens + 31) / 32 * EXPERTS * 4 + 15) / 16 * 16; }
 
 // The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
-// Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). A single token keeps the order of its slots.
+// Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). With no more pairs than lanes, one warp does it all at once, and
+// the experts stand in the order of the slots that name them first.
 // What is kept of a pair: its token; its token and its routing weight; its token and, of each slot of a token, where it went; its slot.
 enum ListKind { TOKENS, WEIGHTS, PLACES, SLOTS };
 template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
@@ -100,10 +101,11 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         offsets = (u16*)at;
         length = (int*)(at + even(EXPERTS) * 2);
     }
+    __device__ __forceinline__ bool few() const { return token_count <= GROUP && pairs <= LANES; }
     __device__ __forceinline__ int mask_words() const { return (token_count + 31) / 32; }
     // Before a barrier.
     __device__ __forceinline__ void clear(int thread) {
-        if (token_count > 1)
+        if (!few())
             for (int i = thread; i < mask_words() * EXPERTS; i += THREADS) mask[i] = 0;
         if (KIND == PLACES)
             for (int i = thread; i < pairs; i += THREADS) places[i] = SKIPPED;
@@ -118,7 +120,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         }
     }
     __device__ __forceinline__ void build_entries(int thread) {
-        if (token_count == 1) return build_single(thread);
+        if (few()) return build_few(thread);
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
             const int p = thread + i * THREADS;
@@ -143,17 +145,29 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         if (KIND == WEIGHTS) weights[at] = load_float(routing + pair);
         if (KIND == PLACES) places[pair] = (u16)at;
     }
-    // One token: its entries are its experts, in the order of its slots.
-    __device__ __forceinline__ void build_single(int thread) {
+    // A lane has a pair; an entry takes all tokens of its expert.
+    __device__ __forceinline__ void build_few(int thread) {
         if (thread < LANES) {
-            const int id = thread < TOP_K ? load_int(ids + thread) : -1;
-            const u32 valid = __ballot_sync(ALL, (u32)id < EXPERTS);
-            if ((u32)id < EXPERTS) {
-                const int at = __popc(valid & ((1u << thread) - 1));
-                entries[at] = Entry{(u16)id, (u16)at, 1, 0, 1};
-                keep(thread, 0, at);
+            const u32 before = (1u << thread) - 1;
+            const int id = thread < pairs ? load_int(ids + thread) : -1, token = thread / TOP_K;
+            const u32 alike = __match_any_sync(ALL, id), of_token = before >> token * TOP_K << token * TOP_K;
+            const bool counts = (u32)id < EXPERTS && !(alike & of_token);  // of an expert that stands twice, the first slot
+            const u32 valid = __ballot_sync(ALL, counts), tokens_here = alike & valid;
+            const u32 leaders = __ballot_sync(ALL, counts && !(tokens_here & before));
+            int first = __popc(valid & before);
+            if (leaders != valid) {  // some experts have several tokens: a scan of the leaders' counts
+                const int count = leaders >> thread & 1 ? __popc(tokens_here) : 0;
+                int sum = count;
+#pragma unroll
+                for (int d = 1; d < LANES; d *= 2) {
+                    const int other = __shfl_up_sync(ALL, sum, d);
+                    if (thread >= d) sum += other;
+                }
+                first = __shfl_sync(ALL, sum - count, tokens_here ? __ffs(tokens_here) - 1 : 0);
             }
-            if (thread == 0) *length = __popc(valid);
+            if (counts) keep(thread, token, first + __popc(tokens_here & before));
+            if (leaders >> thread & 1) entries[__popc(leaders & before)] = Entry{(u16)id, (u16)first, (u16)__popc(tokens_here), 0, 1};
+            if (thread == 0) *length = __popc(leaders);
         }
         __syncthreads();
     }
@@ -189,7 +203,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     }
     // Tokens and routing weights of the pairs; ends in a barrier, behind which `mask` is free.
     __device__ __forceinline__ void build_pairs(int thread) {
-        if (token_count == 1) return;
+        if (few()) return;
         each_pair(thread, [&](int pair, int id) {
             const int token = pair / TOP_K, word = token / 32;
             int at = offsets[id] + __popc(mask[word * EXPERTS + id] & ((1u << token % 32) - 1));

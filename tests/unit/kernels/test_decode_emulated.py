@@ -141,6 +141,26 @@ def test_experts_of_other_devices_are_skipped(case):
         assert bool((run(case, x, ids, shares, seed=0) == 0).all())
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.sizes == (6, 256, 384)] + CASES[5:6], ids=str)
+def test_few_pairs_are_listed_by_one_warp(case):
+    """Up to 8 tokens and 32 pairs, with experts that several tokens share, and more than that."""
+    for tokens in (2, 3, 4, 8, 10, 11):
+        for law in ("uniform", "one"):
+            check(case, *batch(case, law, tokens))
+
+
+def test_an_expert_that_stands_twice_counts_once():
+    """Not allowed, but never worse than one lost routing weight: here the weights of both slots are the same."""
+    for case in (CASES[5], next(case for case in CASES if case.tiles.down.product)):
+        for tokens in (2, 12):
+            x, ids, shares = batch(case, "uniform", tokens)
+            ids[1, 1], shares[1, 1] = ids[1, 0], shares[1, 0]
+            once = ids.clone()
+            once[1, 1] = -1
+            twice, expected = (run(case, x, each, shares, seed=0) for each in (ids, once))
+            assert torch.equal(twice.view(torch.int16), expected.view(torch.int16))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_table_on_a_small_layer(layout):
     """What the table chooses for a small layer, at its widest rows."""

@@ -31,7 +31,9 @@ extern Index threadIdx, blockIdx, gridDim;
 void __syncthreads();
 void __syncwarp(u32 mask = 0xffffffffu);
 u32 __ballot_sync(u32 mask, bool value);
+u32 __match_any_sync(u32 mask, u32 value);
 u32 __shfl_up_sync(u32 mask, u32 value, int distance);
+u32 __shfl_sync(u32 mask, u32 value, int from);
 void cluster_barrier();
 void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
@@ -63,6 +65,7 @@ float __expf(float v);
 inline float __uint_as_float(u32 bits) { float v; memcpy(&v, &bits, 4); return v; }
 inline u32 __funnelshift_r(u32 low, u32 high, int by) { return (u32)(((u64)high << 32 | low) >> (by & 31)); }
 inline int __popc(u32 v) { return __builtin_popcount(v); }
+inline int __ffs(u32 v) { return __builtin_ffs((int)v); }
 inline u32 atomicOr(u32* at, u32 bits) { const u32 before = *at; *at |= bits; return before; }
 template <class T> inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> inline T max(T a, T b) { return a < b ? b : a; }

@@ -50,7 +50,7 @@ constexpr u32 ALL = 0xffffffffu, BASE = 1024;  // shared addresses begin at BASE
 constexpr u8 POISON = 0xff, GUARD_BYTE = 0xa5;
 constexpr size_t STACK = 64 * 1024, PAGE = 4096;
 
-enum Operation { SYNC, BALLOT, SHUFFLE, MMA };
+enum Operation { SYNC, BALLOT, MATCH, SHUFFLE, SHUFFLE_FROM, MMA };
 enum Wait { NOTHING, OTHER_LANES, CTA_BARRIER, CLUSTER_BARRIER, COPY, PREDECESSOR };
 constexpr const char* WAITS[] = {"nothing", "lanes of its warp", "__syncthreads", "cluster_barrier", "a bulk copy", "its predecessor"};
 
@@ -196,6 +196,15 @@ void let_go(u32 mask) {
         if (mask >> i & 1 && i != m->lane) wake(*m->warp, i);
 }
 
+// Each lane's result, once all have given a value and a place.
+template <class Result> u32 exchange(Operation operation, u32 mask, u32 value, int place, Result result) {
+    self().in[0] = value, self().in[1] = (u32)place;
+    if (last_to_meet(operation, mask)) {
+        for (int i = 0; i < LANES; i++) m->warp->lanes[i].out = result(i);
+        let_go(mask);
+    }
+    return self().out;
+}
 template <class Number> void mma(float (&c)[4], const u32 (&in)[6], Number number) {
     memcpy(self().in, in, sizeof in);
     memcpy(self().c, c, sizeof c);
@@ -373,22 +382,27 @@ void __syncwarp(u32 mask) {
     if (last_to_meet(SYNC, mask)) let_go(mask);
 }
 u32 __ballot_sync(u32 mask, bool value) {
-    self().in[0] = value;
-    if (last_to_meet(BALLOT, mask)) {
+    return exchange(BALLOT, mask, value, 0, [&](int) {
         u32 all = 0;
         for (int i = 0; i < LANES; i++) all |= mask >> i & 1 ? m->warp->lanes[i].in[0] << i : 0;
-        for (auto& lane : m->warp->lanes) lane.out = all;
-        let_go(mask);
-    }
-    return self().out;
+        return all;
+    });
+}
+u32 __match_any_sync(u32 mask, u32 value) {
+    return exchange(MATCH, mask, value, 0, [&](int lane) {
+        u32 alike = 0;
+        for (int i = 0; i < LANES; i++) alike |= (mask >> i & 1 && m->warp->lanes[i].in[0] == m->warp->lanes[lane].in[0] ? 1u : 0u) << i;
+        return alike;
+    });
 }
 u32 __shfl_up_sync(u32 mask, u32 value, int distance) {
-    self().in[0] = value;
-    if (last_to_meet(SHUFFLE, mask)) {
-        for (int i = 0; i < LANES; i++) m->warp->lanes[i].out = m->warp->lanes[i < distance ? i : i - distance].in[0];
-        let_go(mask);
-    }
-    return self().out;
+    return exchange(SHUFFLE, mask, value, distance, [](int lane) {
+        const int by = (int)m->warp->lanes[lane].in[1];
+        return m->warp->lanes[lane < by ? lane : lane - by].in[0];
+    });
+}
+u32 __shfl_sync(u32 mask, u32 value, int from) {
+    return exchange(SHUFFLE_FROM, mask, value, from, [](int lane) { return m->warp->lanes[m->warp->lanes[lane].in[1] % LANES].in[0]; });
 }
 void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     mma(c, {a0, a1, a2, a3, b0, b1}, [](u16 v) { return __uint_as_float((u32)v << 16); });
