@@ -20,8 +20,9 @@ from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.kernels.reference import compare
 from benchkit.kernels.warp_decode import moe_decode
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, Tiles, as_params
-from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, launches, scratch, shape_of
+from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
 from benchkit.kernels.warp_decode.dispatch import TABLE, tiles_for
+from benchkit.kernels.warp_decode.search import candidates
 
 pytestmark = pytest.mark.gpu
 
@@ -85,6 +86,21 @@ def test_every_configuration_is_right(layer, law):
             for tokens in sorted({1, min(3, most), before + 1, most}):
                 check(layer, tiles, law, tokens, dtype)
         before = most
+
+
+@pytest.mark.parametrize("law", ["uniform", "zipf-1.2", "one"])
+def test_what_a_search_tries_is_right(layer, law):
+    """Every form of the kernels that tuning can put into the table or a protocol."""
+    layout = layer.weights.layout
+    for tokens, busiest in ((1, 1), (4, 2), (16, 4), (64, 64), (128, 128)):
+        limits = device_limits(0)
+        shape = shape_of(layer.weights, TOP_K, torch.bfloat16)
+        tried = [
+            each for each in candidates(layout, tokens, busiest) if fit_problem(shape, each, tokens, limits) is None
+        ]
+        compile_ahead([(shape, tiles) for tiles in tried], limits.arch)
+        for tiles in tried:
+            check(layer, tiles, law, tokens, torch.bfloat16)
 
 
 @pytest.mark.parametrize("law", ["uniform", "zipf-1.2"])

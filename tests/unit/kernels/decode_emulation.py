@@ -55,28 +55,30 @@ def _compile(*arguments: str | Path) -> None:
 
 
 @cache
-def _machine() -> Path:
-    target = Path(_folder().name) / "machine.o"
-    _compile("-O2", "-Wall", "-Wextra", "-Werror", "-c", FOLDER / "machine.cpp", "-o", target)
-    return target
+def _object(source: str, *options: str) -> Path:
+    """A source compiled; the same text with the same options once."""
+    folder = Path(tempfile.mkdtemp(dir=_folder().name))
+    (folder / "source.cpp").write_text(source, encoding="utf-8")
+    _compile(*options, f"-I{FOLDER}", "-c", folder / "source.cpp", "-o", folder / "source.o")
+    return folder / "source.o"
 
 
 @cache
 def build(shape: LayerShape, tiles: Tiles, patch: Patch = unchanged) -> ctypes.CDLL:
     """The kernels of a call and a machine for them; ``patch`` changes their text."""
-    folder = Path(tempfile.mkdtemp(dir=_folder().name))
+    parts = [(FOLDER / name).read_text(encoding="utf-8") for name in ("machine.cpp", "operations.cpp")]
+    objects = [_object(part, "-O2", "-Wall", "-Wextra", "-Werror") for part in parts]
     changed = False
     for kernel in kernels(tiles):
         names = files(shape.layout, kernel)[1:]
         text = "".join(['#include "device.h"\n', *map(file_text, names), f"\nEMULATED({kernel})\n"])
         changed |= patch(text) != text
-        (folder / f"{kernel}.cpp").write_text(patch(text), encoding="utf-8")
         defined = (f"-D{name}={value}" for name, value in macros(shape, kernel, tiles).items())
-        target = folder / f"{kernel}.o"
-        _compile("-O1", "-w", f"-I{FOLDER}", *defined, "-c", folder / f"{kernel}.cpp", "-o", target)
+        objects.append(_object(patch(text), "-O1", "-w", *defined))
     assert changed == (patch is not unchanged)
-    _compile("-shared", *folder.glob("*.o"), _machine(), "-o", folder / "kernels.so")
-    library = ctypes.CDLL(str(folder / "kernels.so"))
+    target = Path(tempfile.mkdtemp(dir=_folder().name)) / "kernels.so"
+    _compile("-shared", *objects, "-o", target)
+    library = ctypes.CDLL(str(target))
     library.machine_new.restype = library.machine_run.restype = ctypes.c_void_p
     return library
 
