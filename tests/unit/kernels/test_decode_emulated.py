@@ -23,6 +23,15 @@ SEEDS = (0, 1, 2)  # copies arrive when nothing else can go on, at any time, at 
 BATCHES = (("uniform", 1), ("uniform", 5), ("zipf-1.2", 33), ("one", 17))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """The layers are small: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One build of the kernels: its layer, its tiles, and the batches that it runs."""
@@ -144,7 +153,7 @@ def test_experts_of_other_devices_are_skipped(case):
 @pytest.mark.parametrize("case", [case for case in CASES if case.sizes == (6, 256, 384)] + CASES[5:6], ids=str)
 def test_few_pairs_are_listed_by_one_warp(case):
     """Up to 8 tokens and 32 pairs, with experts that several tokens share, and more than that."""
-    for tokens in (2, 3, 4, 8, 10, 11):
+    for tokens in (2, 4, 8, 11):
         for law in ("uniform", "one"):
             check(case, *batch(case, law, tokens))
 
