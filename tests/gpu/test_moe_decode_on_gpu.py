@@ -91,16 +91,23 @@ def test_every_configuration_is_right(layer, law):
 @pytest.mark.parametrize("law", ["uniform", "zipf-1.2", "one"])
 def test_what_a_search_tries_is_right(layer, law):
     """Every form of the kernels that tuning can put into the table or a protocol."""
-    layout = layer.weights.layout
+    limits, shape = device_limits(0), shape_of(layer.weights, TOP_K, torch.bfloat16)
     for tokens, busiest in ((1, 1), (4, 2), (16, 4), (64, 64), (128, 128)):
-        limits = device_limits(0)
-        shape = shape_of(layer.weights, TOP_K, torch.bfloat16)
-        tried = [
-            each for each in candidates(layout, tokens, busiest) if fit_problem(shape, each, tokens, limits) is None
-        ]
-        compile_ahead([(shape, tiles) for tiles in tried], limits.arch)
-        for tiles in tried:
-            check(layer, tiles, law, tokens, torch.bfloat16)
+        tried = candidates(layer.weights.layout, tokens, busiest)
+        fitting = [tiles for tiles in tried if fit_problem(shape, tiles, tokens, limits) is None]
+        compile_ahead([(shape, tiles) for tiles in fitting], limits.arch)
+        x = inputs(tokens, layer.weights.hidden, torch.bfloat16)
+        ids, shares = routes(law, tokens, layer.weights.experts, TOP_K)
+        expected = truth(layer, x, ids, shares)
+        for tiles in fitting:
+            output, h = poisoned_call(layer, tiles, x, ids, shares)
+            cosine, error = distance(output, expected)
+            assert cosine > MIN_COSINE, tiles
+            assert error < MAX_REL_ERROR, tiles
+            assert not bool(torch.isnan(h).any()), tiles
+            assert torch.equal(
+                poisoned_call(layer, tiles, x, ids, shares)[0].view(torch.int16), output.view(torch.int16)
+            )
 
 
 @pytest.mark.parametrize("law", ["uniform", "zipf-1.2"])
