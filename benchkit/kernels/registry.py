@@ -115,7 +115,7 @@ _DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.ProductTiles an
         for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "registers", "ctas_per_sm")
     },
     **{f"down_{name}": Param(kind=int, required=True, least=0) for name in ("prefetch", "pairwise")},
-    "down_walk": Param(kind=int, required=False, least=0),
+    **{name: Param(kind=int, required=False, least=0) for name in ("up_ahead", "down_walk")},
     "chains": Param(kind=int, required=False, least=1),
     "launch_pdl": Param(kind=bool, required=False),
 }

@@ -110,6 +110,8 @@ class ProductTiles:
         Registers of a thread. Where a CTA of each kernel fits an SM together, one starts while the other ends.
     ctas_per_sm:
         CTAs that an SM gets: the grid, and through shared memory the most that fit.
+    ahead:
+        KiB of down's first weights that a CTA of gate/up asks L2 for at its end.
     """
 
     groups: int
@@ -118,6 +120,7 @@ class ProductTiles:
     flush: int
     registers: int
     ctas_per_sm: int
+    ahead: int = 0
 
     @property
     def entry_tokens(self) -> int:
@@ -201,6 +204,7 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "prefetch": (0, 1, 2),
     "pairwise": (0, 1, 2),
     "walk": (0, 1),
+    "ahead": (0, 8, 16, 32, 64),
     "registers": tuple(range(32, 256)),
     "ctas_per_sm": tuple(range(1, 17)),
     "chains": (1, 2),
@@ -208,8 +212,9 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``down_walk``, ``chains`` and ``launch_pdl`` may be absent."""
-    given = {"down_walk": 0, "chains": 1, "launch_pdl": True, **params}
+    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``up_ahead``, ``down_walk``, ``chains`` and ``launch_pdl`` may be
+    absent."""
+    given = {"up_ahead": 0, "down_walk": 0, "chains": 1, "launch_pdl": True, **params}
     up = ProductTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(ProductTiles)})
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
     if up.flush % up.tiles:

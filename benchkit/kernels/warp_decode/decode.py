@@ -172,7 +172,7 @@ def launches(
     count = ctypes.c_int32(tokens)
     gate_up = loaded.modules[GATE_UP].attributed(
         GATE_UP,
-        *(_pointer(weights.w13), _pointer(x), ids, h, count),
+        *(_pointer(weights.w13), _pointer(x), ids, h, _pointer(weights.w2), count),
         grid=device.sm_count * tiles.up.ctas_per_sm,
         block=up_warps(shape) * 32,
         shared_bytes=launched_bytes(up_shared_bytes(shape, tiles.up, tokens), tiles.up.ctas_per_sm, **limits),

@@ -27,10 +27,18 @@ Row = tuple[int, Tiles]
 Product = TypeVar("Product", ProductTiles, DownTiles)
 
 
-def up(groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2) -> ProductTiles:
+def up(
+    groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2, ahead: int = 0
+) -> ProductTiles:
     """``ProductTiles`` by position."""
     return ProductTiles(
-        groups=groups, stages=stages, tiles=tiles, flush=flush, registers=registers, ctas_per_sm=ctas_per_sm
+        groups=groups,
+        stages=stages,
+        tiles=tiles,
+        flush=flush,
+        registers=registers,
+        ctas_per_sm=ctas_per_sm,
+        ahead=ahead,
     )
 
 

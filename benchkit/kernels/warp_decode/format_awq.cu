@@ -8,6 +8,7 @@ struct Format {
     static constexpr int PARTS = 1, WEIGHT_BYTES = TILE_ROWS * TILE_K / 2, SCALES = WEIGHT_BYTES, ZEROS = SCALES + 64;
     static constexpr int TILE_BYTES = WEIGHT_BYTES + 128, STAGE_BYTES = TILE_BYTES;
     static constexpr int PAIRED = 2, PRODUCERS = 1, LOADS = 4;
+    static constexpr int DOWN_BYTES = DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = true;
     static constexpr u32 ONES = 0x3c003c00u;
     struct Scales { uint2 scales; u32 zeros; };

@@ -10,6 +10,7 @@ struct Format {
     static constexpr int PAIRED = 1;     // row tiles that stand side by side in storage
     static constexpr int PRODUCERS = CHECKPOINT ? TILE_ROWS : 1;
     static constexpr int LOADS = 8;      // 16-byte loads of a lane and stage
+    static constexpr int DOWN_BYTES = CHECKPOINT ? HIDDEN * INTERMEDIATE * 2 : DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = false;
     struct Scales {};
 

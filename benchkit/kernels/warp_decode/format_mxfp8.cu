@@ -7,6 +7,7 @@ struct Format {
     static constexpr int PARTS = 1, WEIGHT_BYTES = TILE_ROWS * TILE_K, TILE_BYTES = WEIGHT_BYTES + 128, STAGE_BYTES = TILE_BYTES;
     static constexpr int PAIRED = 1, PRODUCERS = 1, LOADS = TILE_K / 32;
     using Scales = uint4;
+    static constexpr int DOWN_BYTES = DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = false;
 
     static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }

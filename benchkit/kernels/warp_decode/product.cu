@@ -6,9 +6,11 @@
 // After PRODUCT_FLUSH tiles the warps' sums meet in shared memory, are added in the order of the warps, and become h or rows.
 // An expert with several entries is walked PRODUCT_CHUNK tiles at a time with all of its entries, so that the weights come from L2 the
 // second time: device memory is read once however many tokens an expert has.
+// When a warp of gate/up has asked for its last weights it asks L2 for its share of down's first ones, PRODUCT_AHEAD KiB a CTA: between
+// the kernels device memory would idle.
 //
 // Macros: PRODUCT_UP, PRODUCT_GROUPS (tokens of an entry / 8), PRODUCT_STAGES (of a warp's ring), PRODUCT_TILES (row tiles of a stage),
-// PRODUCT_FLUSH, PRODUCT_REGISTERS (of a thread).
+// PRODUCT_FLUSH, PRODUCT_REGISTERS (of a thread), PRODUCT_AHEAD (0 where PRODUCT_UP is 0).
 constexpr int PRODUCT_K = PRODUCT_UP ? HIDDEN : INTERMEDIATE;
 constexpr int PRODUCT_BLOCKS = PRODUCT_UP ? UP_BLOCKS : DOWN_BLOCKS;
 constexpr int PRODUCT_M_TILES = PRODUCT_UP ? UP_M_TILES : DOWN_M_TILES;
@@ -46,8 +48,19 @@ static __device__ __forceinline__ int stage_tiles(int tile, int end) {
     return PRODUCT_TILES == 1 ? 1 : min(PRODUCT_TILES - tile % PRODUCT_TILES, end - tile);
 }
 
+// Asks L2 for part `index` of the experts' weights of down, experts in the order in which down takes them.
+static __device__ __forceinline__ void prefetch_down(const u8* w2, const Entry* entries, int length, int index) {
+    constexpr int BYTES = PRODUCT_AHEAD * 1024 / PRODUCT_WARPS / 16 * 16;
+    const i64 from = (i64)index * BYTES;
+    int entry = 0;
+    for (int skipped = (int)(from / Format::DOWN_BYTES); skipped && entry < length; skipped--) entry += entries[entry].siblings;
+    if (entry >= length) return;
+    const int within = (int)(from % Format::DOWN_BYTES);
+    bulk_prefetch(w2 + (i64)entries[entry].expert * Format::DOWN_BYTES + within, min(BYTES, Format::DOWN_BYTES - within));
+}
+
 // inputs: x [tokens][HIDDEN], or h [pairs][INTERMEDIATE]; out: h, or float rows [tokens * TOP_K][HIDDEN].
-static __device__ __forceinline__ void product(const u8* weights, const u16* inputs, const int* ids, void* out, int tokens) {
+static __device__ __forceinline__ void product(const u8* weights, const u16* inputs, const int* ids, void* out, const u8* w2, int tokens) {
     u8* const memory = shared_memory();
     const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
     float4* sums = (float4*)(memory + PRODUCT_RING_BYTES);
@@ -84,6 +97,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
         ahead_pass = 0;
         ahead += next.end - next.tile;
         if (ahead < last) next = segment_at(lists.entries, ahead, last), ahead_tile = next.tile;
+        else if (PRODUCT_AHEAD && lane == 0) prefetch_down(w2, lists.entries, *lists.length, cta * PRODUCT_WARPS + warp);
     };
 #pragma unroll 1  // ptxas 13.0.88 unrolls such loops wrongly
     for (int i = 0; i < PRODUCT_STAGES && producer && ahead < last; i++) issue();
@@ -164,11 +178,11 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
 
 extern "C" __global__ void __maxnreg__(PRODUCT_REGISTERS)
 #if PRODUCT_UP
-warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, int tokens) {
-    product(w13, x, ids, h, tokens);
+warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, const u8* w2, int tokens) {
+    product(w13, x, ids, h, w2, tokens);
 }
 #else
 warp_decode_down_rows(const u8* w2, const u16* h, const int* ids, float* rows, int tokens) {
-    product(w2, h, ids, rows, tokens);
+    product(w2, h, ids, rows, nullptr, tokens);
 }
 #endif

@@ -93,7 +93,11 @@ static __device__ __forceinline__ float load_float(const float* at) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
     return v;
 }
+// Into L2.
 static __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+static __device__ __forceinline__ void bulk_prefetch(const void* at, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+}
 
 // ---------------------------------------------------------------- numbers
 static __device__ __forceinline__ u16 to_bf16(float v) {

@@ -9,6 +9,7 @@ Rules:
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 
@@ -29,6 +30,7 @@ from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, up
 
 _FEW, _MANY = 4, 64  # up to so many tokens a layer is latency; beyond so many its parts do not fit shared memory
 _COMPILERS = 16
+_AHEAD = (16, 32)  # KiB of down's weights a CTA: 4 and 9 MB together, two or three microseconds of device memory
 
 # gate/up, with chains
 _UPS: Mapping[str, tuple[tuple[ProductTiles, int], ...]] = {
@@ -113,6 +115,8 @@ def candidates(layout: str, tokens: int, busiest: int) -> tuple[Tiles, ...]:
     if tokens > _MANY:
         groups = groups[-2:]  # with fewer than half of what an expert has, weights are streamed again and again
     ups = [each for each in _UPS[layout] if each[0].groups in groups]
+    if tokens <= _MANY:
+        ups += [(replace(ups[0][0], ahead=ahead), ups[0][1]) for ahead in _AHEAD]
     if tokens <= _FEW:
         ups += [(each, 1) for each in _FEW_UPS[layout]]
     found = [

@@ -39,6 +39,7 @@ def test_parameters_there_and_back():
         "up_flush": 4,
         "up_registers": 104,
         "up_ctas_per_sm": 2,
+        "up_ahead": 0,
         "down_groups": 1,
         "down_stages": 2,
         "down_tiles": 1,
@@ -64,7 +65,9 @@ def test_parameters_there_and_back():
     assert product.down.product == up(2, 2, 1, 4, 136, 5)
     assert parse_tiles(as_params(product)) == product
     assert as_params(product).keys() == params.keys()
-    published = {name: value for name, value in params.items() if name not in ("down_walk", "chains", "launch_pdl")}
+    published = {
+        name: value for name, value in params.items() if name not in ("up_ahead", "down_walk", "chains", "launch_pdl")
+    }
     assert parse_tiles(published) == TILES
 
 
@@ -84,6 +87,7 @@ def test_parameters_there_and_back():
             {"down_pairwise": 2, "down_cluster": 2},
             "params.down_cluster: expected 1 with down_pairwise = 2, found 2",
         ),
+        ({"up_ahead": 7}, "params.up_ahead: expected one of 0, 8, 16, 32, 64, found 7"),
         ({"down_walk": 2}, "params.down_walk: expected an integer from 0 to 1, found 2"),
         (
             {"down_walk": 1, "down_groups": 2},

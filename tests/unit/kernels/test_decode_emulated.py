@@ -95,7 +95,7 @@ def case(layout: str, sizes: Sizes, top_k: int, first: ProductTiles, second: Dow
 UP = up(1, 2, 1, 4, 104)
 CASES = [
     # bf16 in the checkpoint layout
-    case("bf16", (6, 320, 128), 2, up(1, 2, 1, 2, 104), down(1, 2, 1, 1, 1, 12, 0, 96)),
+    case("bf16", (6, 320, 128), 2, up(1, 2, 1, 2, 104, ahead=32), down(1, 2, 1, 1, 1, 12, 0, 96)),
     case("bf16", (5, 64, 64), 5, up(2, 2, 1, 1, 128), down(2, 2, 1, 2, 2, 4, 0, 168, 1)),
     case("bf16", (4, 192, 320), 1, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 2, 2, 3, 0, 248, 1)),
     case("bf16", (6, 192, 64), 5, UP, rows(1, 2, 1, 2, 104, 3, warps=1)),
@@ -114,14 +114,14 @@ CASES = [
     ),
     case("bf16-packed", (9, 192, 320), 4, UP, rows(2, 3, 1, 2, 248, 2, warps=2)),
     # MXFP8
-    case("mxfp8-packed", (8, 256, 192), 3, up(1, 2, 1, 4, 96), down(1, 2, 1, 1, 1, 12, 0, 88)),
+    case("mxfp8-packed", (8, 256, 192), 3, up(1, 2, 1, 4, 96, ahead=64), down(1, 2, 1, 1, 1, 12, 0, 88)),
     case("mxfp8-packed", (7, 192, 128), 3, up(2, 2, 1, 2, 128), down(2, 2, 1, 2, 2, 6, 0, 168, 1)),
     case("mxfp8-packed", (4, 320, 64), 2, up(4, 4, 1, 2, 248, 1), down(2, 2, 1, 1, 1, 7, 0, 168), fp16=True),
     case("mxfp8-packed", (6, 128, 320), 3, UP, down(1, 2, 1, 2, 2, 5, 1, 240, walk=1)),
     case("mxfp8-packed", (6, 128, 192), 2, UP, rows(4, 2, 1, 4, 248, 1, warps=1)),
     # AWQ
     case("awq-packed", (8, 256, 256), 3, UP, down(1, 2, 1, 1, 1, 12, 0, 96)),
-    case("awq-packed", (6, 128, 256), 2, up(1, 2, 2, 4, 120), down(1, 2, 2, 2, 2, 5, 1, 168), chains=2),
+    case("awq-packed", (6, 128, 256), 2, up(1, 2, 2, 4, 120, ahead=8), down(1, 2, 2, 2, 2, 5, 1, 168), chains=2),
     case("awq-packed", (5, 256, 128), 2, up(4, 3, 2, 2, 248, 1), down(1, 2, 2, 4, 1, 3, 2, 168), fp16=True),
     case("awq-packed", (6, 256, 128), 4, up(2, 2, 2, 2, 128), down(4, 3, 2, 2, 2, 4, 0, 248, 1)),
     case("awq-packed", (6, 128, 384), 3, UP, down(1, 3, 2, 4, 2, 6, 1, 232, walk=1)),

@@ -24,7 +24,7 @@ def test_the_rows_of_the_table_are_tried_everywhere(layout):
 def test_a_session_of_all_layouts_is_short():
     """Some forty milliseconds a trial."""
     count = sum(len(candidates(layout, *point)) for layout in LAYOUTS for point in (*UNIFORM, *SKEWED))
-    assert 700 < count < 1000
+    assert 1000 < count < 1600
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -50,6 +50,12 @@ def test_every_form_of_down_is_tried_where_it_may_help(layout):
     assert forms(1, 1) == {one}
     assert forms(16, 4) >= {one, rows}
     assert forms(64, 60) == forms(128, 122) == {one, walk, rows}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_down_is_prefetched_in_several_amounts(layout):
+    for tokens, amounts in ((1, {0, 16, 32}), (64, {0, 16, 32}), (128, {0})):
+        assert {tiles.up.ahead for tiles in candidates(layout, tokens, 9)} == amounts
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

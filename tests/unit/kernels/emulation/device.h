@@ -56,6 +56,7 @@ inline uint4 load16(const void* at) { return *(const uint4*)global_read(at, 16);
 inline int load_int(const int* at) { return *(const int*)global_read(at, 4); }
 inline float load_float(const float* at) { return *(const float*)global_read(at, 4); }
 inline void prefetch(const void* at) { global_read(at, 1); }
+inline void bulk_prefetch(const void* at, u32 bytes) { global_read(at, (int)bytes); }
 
 u16 to_bf16(float v);
 u16 to_fp16(float v);
