@@ -14,13 +14,13 @@
 constexpr int PRODUCT_K = PRODUCT_UP ? HIDDEN : INTERMEDIATE;
 constexpr int PRODUCT_BLOCKS = PRODUCT_UP ? UP_BLOCKS : DOWN_BLOCKS;
 constexpr int PRODUCT_M_TILES = PRODUCT_UP ? UP_M_TILES : DOWN_M_TILES;
-constexpr int PRODUCT_PASSES = (PRODUCT_BLOCKS + 7) / 8;                        // blocks of columns that a warp has
+constexpr int PRODUCT_PASSES = (PRODUCT_BLOCKS + 7) / 8;  // blocks of columns that a warp has
 constexpr int PRODUCT_WARPS = (PRODUCT_BLOCKS + PRODUCT_PASSES - 1) / PRODUCT_PASSES;
 constexpr int PRODUCT_THREADS = PRODUCT_WARPS * LANES;
 constexpr int PRODUCT_STAGE_BYTES = Format::STAGE_BYTES * PRODUCT_TILES;
 constexpr int PRODUCT_RING_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * PRODUCT_STAGE_BYTES;
-constexpr int PRODUCT_SUMS = PRODUCT_FLUSH * PRODUCT_GROUPS * LANES;                 // float4 of a warp between two flushes
-constexpr int PRODUCT_CHUNK = 16;                                           // a multiple of PRODUCT_FLUSH
+constexpr int PRODUCT_SUMS = PRODUCT_FLUSH * PRODUCT_GROUPS * LANES;  // float4 of a warp between two flushes
+constexpr int PRODUCT_CHUNK = 16;  // a multiple of PRODUCT_FLUSH
 constexpr int PRODUCT_BAR_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * 8;
 
 struct Segment { int entry, tile, end; };  // row tiles [tile, end) of an entry: what one flush holds
