@@ -86,7 +86,7 @@ _WARP_DECODE_LAYER = "kernels/warp_decode/layer.py"
 
 def _decode_sources(weight_format: str) -> tuple[str, ...]:
     modules = ("arms", "configuration", "decode", "decode_source", "dispatch", "layer", "pack")
-    device = ("frame", f"format_{weight_format}", "gate_up", "down")
+    device = ("ptx", "frame", f"format_{weight_format}", "product", "down", "combine")
     names = (*(f"{name}.py" for name in modules), *(f"{name}.cu" for name in device))
     fixture = {"awq": ("fixture/awq.py", "fixture/awq_device.py")}.get(weight_format, ())
     return (
@@ -108,13 +108,14 @@ _PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what ea
     "stream": Param(kind=bool, required=False),
 }
 
-_DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.UpTiles and DownTiles say what each of them is
+_DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.ProductTiles and DownTiles say what each of them is
     **{f"up_{name}": _COUNT for name in ("groups", "stages", "tiles", "flush", "registers", "ctas_per_sm")},
     **{
         f"down_{name}": _COUNT
         for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "registers", "ctas_per_sm")
     },
     **{f"down_{name}": Param(kind=int, required=True, least=0) for name in ("prefetch", "pairwise")},
+    **{name: Param(kind=int, required=False, least=0) for name in ("up_ahead", "down_walk")},
     "chains": Param(kind=int, required=False, least=1),
     "launch_pdl": Param(kind=bool, required=False),
 }

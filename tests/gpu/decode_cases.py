@@ -11,7 +11,7 @@ from benchkit.fixture.mxfp8 import dequantise, quantise
 from benchkit.fixture.routing import route
 from benchkit.kernels.warp_decode.configuration import LayerShape, Tiles
 from benchkit.kernels.warp_decode.decode import decode_kernels, launches, scratch, shape_of
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode
+from benchkit.kernels.warp_decode.decode_source import compile_decode, kernels
 from benchkit.kernels.warp_decode.pack import (
     AwqTensors,
     DecodeWeights,
@@ -95,8 +95,8 @@ def poisoned_call(
     shape = shape_of(layer.weights, int(ids.shape[1]), x.dtype)
     between = scratch(shape, tiles, int(x.shape[0]), x.device).fill_(float("nan"))
     output = torch.full_like(x, float("nan"))
-    kernels = decode_kernels(shape, tiles, x.device.index or 0)
-    for launch in launches(kernels, x, layer.weights, ids, shares, between, output):
+    loaded = decode_kernels(shape, tiles, x.device.index or 0)
+    for launch in launches(loaded, x, layer.weights, ids, shares, between, output):
         launch(torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     return output, between[: ids.numel() * shape.intermediate]
@@ -112,5 +112,5 @@ def distance(output: torch.Tensor, expected: torch.Tensor) -> tuple[float, float
 def compile_ahead(wanted: Sequence[tuple[LayerShape, Tiles]], arch: str) -> None:
     """Compile side by side what is going to be used; the compiler leaves other threads alone."""
     with ThreadPoolExecutor(16) as pool:
-        jobs = {(shape, kernel, tiles) for shape, tiles in wanted for kernel in (GATE_UP, DOWN)}
+        jobs = {(shape, kernel, tiles) for shape, tiles in wanted for kernel in kernels(tiles)}
         list(pool.map(lambda job: compile_decode(job[0], job[1], job[2], arch), jobs))

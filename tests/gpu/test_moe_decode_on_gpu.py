@@ -20,8 +20,9 @@ from benchkit.kernels.contract import PreparedArm, Support
 from benchkit.kernels.reference import compare
 from benchkit.kernels.warp_decode import moe_decode
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, Tiles, as_params
-from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, launches, scratch, shape_of
+from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
 from benchkit.kernels.warp_decode.dispatch import TABLE, tiles_for
+from benchkit.kernels.warp_decode.search import candidates
 
 pytestmark = pytest.mark.gpu
 
@@ -85,6 +86,28 @@ def test_every_configuration_is_right(layer, law):
             for tokens in sorted({1, min(3, most), before + 1, most}):
                 check(layer, tiles, law, tokens, dtype)
         before = most
+
+
+@pytest.mark.parametrize("law", ["uniform", "zipf-1.2", "one"])
+def test_what_a_search_tries_is_right(layer, law):
+    """Every form of the kernels that tuning can put into the table or a protocol."""
+    limits, shape = device_limits(0), shape_of(layer.weights, TOP_K, torch.bfloat16)
+    for tokens, busiest in ((1, 1), (4, 2), (16, 4), (64, 64), (128, 128)):
+        tried = candidates(layer.weights.layout, tokens, busiest)
+        fitting = [tiles for tiles in tried if fit_problem(shape, tiles, tokens, limits) is None]
+        compile_ahead([(shape, tiles) for tiles in fitting], limits.arch)
+        x = inputs(tokens, layer.weights.hidden, torch.bfloat16)
+        ids, shares = routes(law, tokens, layer.weights.experts, TOP_K)
+        expected = truth(layer, x, ids, shares)
+        for tiles in fitting:
+            output, h = poisoned_call(layer, tiles, x, ids, shares)
+            cosine, error = distance(output, expected)
+            assert cosine > MIN_COSINE, tiles
+            assert error < MAX_REL_ERROR, tiles
+            assert not bool(torch.isnan(h).any()), tiles
+            assert torch.equal(
+                poisoned_call(layer, tiles, x, ids, shares)[0].view(torch.int16), output.view(torch.int16)
+            )
 
 
 @pytest.mark.parametrize("law", ["uniform", "zipf-1.2"])

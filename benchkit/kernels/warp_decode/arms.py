@@ -15,15 +15,11 @@ from benchkit.errors import DataError
 from benchkit.fixture.layer import AWQ, MoeInputs, MoeWeights
 from benchkit.kernels.contract import Params, PreparedArm, Repacking, Support
 from benchkit.kernels.repacking import timed
-from benchkit.kernels.warp_decode import layer
+from benchkit.kernels.warp_decode import layer, search
 from benchkit.kernels.warp_decode.configuration import (
-    GROUP,
     LAYOUTS,
-    DownTiles,
     LayerShape,
     Tiles,
-    UpTiles,
-    as_params,
     parse_tiles,
 )
 from benchkit.kernels.warp_decode.decode import (
@@ -35,8 +31,6 @@ from benchkit.kernels.warp_decode.decode import (
     scratch,
     shape_of,
 )
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, up
 from benchkit.kernels.warp_decode.layer import Buffers, prepared_arm
 from benchkit.kernels.warp_decode.pack import (
     AwqTensors,
@@ -85,22 +79,22 @@ def prepare_awq(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
 
 def space_bf16(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for bf16 in the checkpoint layout."""
-    return _space("bf16", inputs.tokens)
+    return search.space("bf16", inputs)
 
 
 def space_bf16_packed(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for repacked bf16."""
-    return _space("bf16-packed", inputs.tokens)
+    return search.space("bf16-packed", inputs)
 
 
 def space_mxfp8(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for MXFP8."""
-    return _space("mxfp8-packed", inputs.tokens)
+    return search.space("mxfp8-packed", inputs)
 
 
 def space_awq(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for AWQ."""
-    return _space("awq-packed", inputs.tokens)
+    return search.space("awq-packed", inputs)
 
 
 def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Support:
@@ -186,85 +180,5 @@ def _arm(inputs: MoeInputs, tiles: Tiles, packed: PackedLayer) -> PreparedArm:
         for launch in prepared[copy]:
             launch(stream)
 
-    names = zip((GATE_UP, DOWN), kernels.sha256, strict=True)
-    binaries = {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in names}
+    binaries = {f"{name}-{sha256[:12]}.cubin": sha256 for name, sha256 in kernels.sha256.items()}
     return replace(prepared_arm(inputs, buffers, call, binaries), repacking=packed.repacking)
-
-
-_UPS: Mapping[str, tuple[tuple[UpTiles, int], ...]] = {  # gate/up tiles and chains that were worth a try
-    "bf16": ((up(1, 2, 1, 2, 104), 1), (up(1, 2, 1, 4, 104), 1), (up(2, 2, 1, 1, 128), 1), (up(4, 3, 1, 2, 248, 1), 1)),
-    "bf16-packed": (
-        (up(1, 2, 1, 4, 104), 1),
-        (up(1, 3, 1, 2, 104), 1),
-        (up(2, 2, 1, 1, 128), 1),
-        (up(4, 4, 1, 2, 248, 1), 1),
-    ),
-    "mxfp8-packed": (
-        (up(1, 2, 1, 4, 104), 1),
-        (up(1, 2, 1, 4, 96), 1),
-        (up(1, 2, 1, 2, 104), 1),
-        (up(2, 2, 1, 2, 128), 1),
-        (up(4, 4, 1, 2, 248, 1), 1),
-    ),
-    "awq-packed": (
-        (up(1, 2, 1, 4, 112), 2),
-        (up(1, 2, 1, 4, 120), 2),
-        (up(1, 2, 1, 4, 104), 1),
-        (up(1, 4, 1, 4, 104), 1),
-        (up(1, 2, 2, 4, 120), 2),
-        (up(2, 2, 2, 2, 128), 1),
-    ),
-}
-_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
-    "bf16": (down(1, 2, 1, 1, 1, 12, 0, 96), down(1, 2, 1, 1, 1, 12, 0, 80), down(2, 2, 1, 1, 1, 12, 0, 128)),
-    "bf16-packed": (down(1, 2, 1, 1, 1, 12, 0, 80), down(1, 2, 1, 1, 1, 9, 0, 88), down(2, 2, 1, 1, 1, 12, 0, 128)),
-    "mxfp8-packed": (
-        down(1, 2, 1, 1, 1, 12, 0, 88),
-        down(1, 2, 1, 1, 1, 12, 0, 80),
-        down(1, 1, 1, 1, 1, 24, 0, 80),
-        down(2, 2, 1, 1, 1, 12, 0, 168),
-    ),
-    "awq-packed": (
-        down(1, 2, 1, 1, 1, 12, 0, 96),
-        down(1, 2, 1, 1, 1, 12, 0, 88),
-        down(1, 1, 1, 1, 1, 24, 0, 80),
-        down(1, 2, 2, 2, 2, 12, 1, 168),
-        down(2, 2, 2, 2, 2, 12, 0, 168),
-    ),
-}
-
-
-def _many(layout: str) -> tuple[tuple[UpTiles, ...], tuple[DownTiles, ...]]:
-    """What is worth a try beyond 64 tokens."""
-    paired = LAYOUTS[layout].paired
-    downs = (
-        down(2, 2, paired, 2, 2, 12, 0, 168, 1),
-        down(4, 3, paired, 2, 2, 8, 0, 248, 1),
-        down(4, 3, 1, 1, 1, 8, 0, 248, 1),
-    )
-    return (up(2, 2, paired, paired, 128), up(4, 3, paired, 2, 248, 1)), downs
-
-
-def _space(layout: str, tokens: int) -> Iterator[Params]:
-    """Pairs of gate/up and down tiles; larger token groups only where an expert can have as many tokens; then the table's rows.
-
-    ``chains`` is always said for AWQ, also where it is 1: a point's own parameters can change one of all points, not take it away.
-    """
-    ups, downs = _UPS[layout], _DOWNS[layout]
-    if tokens > 64:
-        more_ups, more_downs = _many(layout)
-        ups, downs = tuple((each, 1) for each in more_ups), (downs[-1], *more_downs)
-    seen: set[str] = set()
-    pairs = [
-        Tiles(up=first, down=second, chains=chains)
-        for first, chains in ups
-        for second in downs
-        if tokens > GROUP or first.groups == second.groups == 1
-    ]
-    for tiles in (*pairs, *(tiles for _, tiles in TABLE[layout])):
-        params = as_params(tiles)
-        if LAYOUTS[layout].weight_format == AWQ:
-            params["chains"] = tiles.chains
-        if str(params) not in seen:
-            seen.add(str(params))
-            yield params

@@ -1,4 +1,4 @@
-"""What is open in the two kernels of ``moe_decode``: a layer's shape, the tiles, and the shared memory that they need. No torch.
+"""What is open in the kernels of ``moe_decode``: a layer's shape, the tiles, and the shared memory that they need. No torch.
 
 Rules:
 1. A layer is refused with one sentence (needed, found); parameters outside their range are a DataError.
@@ -13,6 +13,7 @@ from benchkit.kernels.contract import Params
 
 TILE_ROWS, TILE_K, GROUP = 16, 256, 8
 MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
+COMBINE_THREADS, COMBINE_WIDTH = 128, 4  # combine.cu: threads of a CTA, outputs of a thread
 _LARGEST_CLUSTER = 8  # what every device takes
 _SM_REGISTERS = 65536
 _SM_THREADS = 1536  # of every device with compute capability 9.0 and more
@@ -94,8 +95,8 @@ class LayerShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpTiles:
-    """Gate/up: gate_up.cu says what each of them is.
+class ProductTiles:
+    """Gate/up, or down whose rows combine.cu adds (``DownTiles.product``): product.cu says what each of them is.
 
     Parameters
     ----------
@@ -109,6 +110,8 @@ class UpTiles:
         Registers of a thread. Where a CTA of each kernel fits an SM together, one starts while the other ends.
     ctas_per_sm:
         CTAs that an SM gets: the grid, and through shared memory the most that fit.
+    ahead:
+        KiB of down's first weights that a CTA of gate/up asks L2 for at its end.
     """
 
     groups: int
@@ -117,6 +120,12 @@ class UpTiles:
     flush: int
     registers: int
     ctas_per_sm: int
+    ahead: int = 0
+
+    @property
+    def entry_tokens(self) -> int:
+        """Tokens of an expert that one entry of the routing lists takes."""
+        return self.groups * GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +135,20 @@ class DownTiles:
     Parameters
     ----------
     groups, stages, tiles, registers:
-        As in ``UpTiles``.
+        As in ``ProductTiles``.
     row_tiles, cluster, warps:
         A cluster of ``cluster`` CTAs of ``warps`` warps owns 16 x ``row_tiles`` rows of the output.
     prefetch:
         Tasks whose h is loaded ahead: 0, 1 or 2; 0 with ``pairwise``.
     pairwise:
-        1: the rows of each pair go through global memory and are added per token, for many tokens; 0: warps keep sums in shared memory.
+        0: warps keep sums in shared memory; 1: the rows of each pair go through global memory and are added per token, for many tokens;
+        2: the same, but the rows come from gate/up's kernel (product.cu) on all SMs, and a third kernel adds them (combine.cu). Then
+        ``row_tiles`` lie between two meetings of the warps, ``warps`` are those that share the columns, ``cluster`` is 1, ``prefetch`` 0.
     ctas_per_sm:
-        The most CTAs that fit an SM: with one, none lands beside another while gate/up drains.
+        The most CTAs that fit an SM: with one, none lands beside another while gate/up drains. With ``pairwise`` 2 as in ``ProductTiles``.
+    walk:
+        1: a warp keeps staged weights in registers while all tokens of their expert pass by, 8 at a time (``groups`` 1, ``pairwise`` 0,
+        ``prefetch`` of at most 1 group); for skewed routing.
     """
 
     groups: int
@@ -147,13 +161,33 @@ class DownTiles:
     registers: int
     pairwise: int
     ctas_per_sm: int
+    walk: int = 0
+
+    @property
+    def entry_tokens(self) -> int:
+        """Tokens of an expert that one entry of the routing lists takes."""
+        return MAX_TOKENS if self.walk else self.groups * GROUP
+
+    @property
+    def product(self) -> ProductTiles | None:
+        """With ``pairwise`` 2 the tiles of product.cu."""
+        if self.pairwise < 2:
+            return None
+        return ProductTiles(
+            groups=self.groups,
+            stages=self.stages,
+            tiles=self.tiles,
+            flush=self.row_tiles,
+            registers=self.registers,
+            ctas_per_sm=self.ctas_per_sm,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Both kernels. ``chains``: independent sums of an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
+    """All kernels. ``chains``: independent sums of an AWQ group, 1 or 2. ``launch_pdl``: programmatic dependent launches."""
 
-    up: UpTiles
+    up: ProductTiles
     down: DownTiles
     chains: int = 1
     launch_pdl: bool = True
@@ -168,7 +202,9 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
     "cluster": (1, 2, 4, _LARGEST_CLUSTER),
     "warps": tuple(range(1, 33)),
     "prefetch": (0, 1, 2),
-    "pairwise": (0, 1),
+    "pairwise": (0, 1, 2),
+    "walk": (0, 1),
+    "ahead": (0, 8, 16, 32, 64),
     "registers": tuple(range(32, 256)),
     "ctas_per_sm": tuple(range(1, 17)),
     "chains": (1, 2),
@@ -176,32 +212,39 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` and ``down_*`` with the fields of ``UpTiles`` and ``DownTiles``, optionally ``chains`` and ``launch_pdl``."""
-    up = UpTiles(**{each.name: _integer(params, "up_", each.name) for each in fields(UpTiles)})
-    down = DownTiles(**{each.name: _integer(params, "down_", each.name) for each in fields(DownTiles)})
+    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``up_ahead``, ``down_walk``, ``chains`` and ``launch_pdl`` may be
+    absent."""
+    given = {"up_ahead": 0, "down_walk": 0, "chains": 1, "launch_pdl": True, **params}
+    up = ProductTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(ProductTiles)})
+    down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
     if up.flush % up.tiles:
         raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
     if down.row_tiles % down.tiles:
         raise DataError(
             f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
         )
-    if down.pairwise and down.prefetch:
-        raise DataError(f"params.down_prefetch: expected 0 with down_pairwise = 1, found {down.prefetch}")
-    pdl = params.get("launch_pdl", True)
-    if not isinstance(pdl, bool):
-        raise DataError(f"params.launch_pdl: expected a boolean, found {pdl!r}")
-    chains = _integer(params, "", "chains") if "chains" in params else 1
-    return Tiles(up=up, down=down, chains=chains, launch_pdl=pdl)
+    forms = (
+        ("down_pairwise = 1", down.pairwise == 1, {"prefetch": 0}),
+        ("down_pairwise = 2", down.pairwise == 2, {"cluster": 1, "prefetch": 0}),
+        ("down_walk = 1", down.walk == 1, {"groups": 1, "prefetch": 1, "pairwise": 0}),
+    )
+    for form, chosen, most in forms:
+        for name, limit in most.items():
+            found = getattr(down, name)
+            if chosen and found > limit:
+                expected = f"at most {limit}" if limit > min(_ALLOWED[name]) else f"{limit}"
+                raise DataError(f"params.down_{name}: expected {expected} with {form}, found {found}")
+    if not isinstance(given["launch_pdl"], bool):
+        raise DataError(f"params.launch_pdl: expected a boolean, found {given['launch_pdl']!r}")
+    return Tiles(up=up, down=down, chains=_integer(given, "", "chains"), launch_pdl=given["launch_pdl"])
 
 
 def as_params(tiles: Tiles) -> dict[str, str | int | bool]:
-    """The inverse of ``parse_tiles``; ``chains`` only where it is not 1."""
+    """The inverse of ``parse_tiles``, always with the same names, so that the points of a protocol can differ in any of them."""
     params: dict[str, str | int | bool] = {}
     for prefix, part in (("up_", tiles.up), ("down_", tiles.down)):
         params |= {prefix + each.name: getattr(part, each.name) for each in fields(part)}
-    if tiles.chains != 1:
-        params["chains"] = tiles.chains
-    return {**params, "launch_pdl": tiles.launch_pdl}
+    return {**params, "chains": tiles.chains, "launch_pdl": tiles.launch_pdl}
 
 
 def _integer(params: Params, prefix: str, name: str) -> int:
@@ -241,6 +284,10 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
             return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
     if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
         return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
+    if tiles.down.product and tiles.down.warps != product_warps(shape.intermediate):
+        return (
+            f"needs down_warps = {product_warps(shape.intermediate)} with down_pairwise = 2, found {tiles.down.warps}"
+        )
     for name, threads, part in (("up", up_warps(shape) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down)):
         used = threads * (-(-part.registers // 8) * 8) * part.ctas_per_sm
         if used > _SM_REGISTERS:
@@ -253,38 +300,46 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
     ):
         if needed > cta_bytes:
             return f"needs at most {cta_bytes} bytes of shared memory in a CTA for {name}, found {needed}"
-    ctas = tiles.up.ctas_per_sm
-    if ctas * (up_shared_bytes(shape, tiles.up, tokens) + _RESERVED) > sm_bytes:
-        return f"needs {ctas} CTAs of gate/up in the {sm_bytes} bytes of an SM, found {up_shared_bytes(shape, tiles.up, tokens)} bytes each"
+    products = [("gate/up", tiles.up.ctas_per_sm, up_shared_bytes(shape, tiles.up, tokens))]
+    if tiles.down.product:
+        products.append(("down", tiles.down.ctas_per_sm, down_shared_bytes(shape, tiles.down, tokens)))
+    for name, ctas, size in products:
+        if ctas * (size + _RESERVED) > sm_bytes:
+            return f"needs {ctas} CTAs of {name} in the {sm_bytes} bytes of an SM, found {size} bytes each"
     return None
 
 
-def up_blocks(shape: LayerShape) -> int:
-    """Blocks of 256 columns of gate/up."""
-    return -(-shape.hidden // TILE_K)
-
-
 def up_warps(shape: LayerShape) -> int:
-    """Warps of a CTA of gate/up: at most 8, each with as many blocks of columns."""
-    passes = -(-up_blocks(shape) // 8)
-    return -(-up_blocks(shape) // passes)
+    """Warps of a CTA of gate/up."""
+    return product_warps(shape.hidden)
 
 
-def up_shared_bytes(shape: LayerShape, tiles: UpTiles, tokens: int) -> int:
+def product_warps(columns: int) -> int:
+    """Warps of a CTA of product.cu: at most 8, each with as many blocks of 256 columns."""
+    blocks = -(-columns // TILE_K)
+    return -(-blocks // -(-blocks // 8))
+
+
+def up_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of gate/up uses."""
-    warps = up_warps(shape)
+    return _product_shared_bytes(shape, tiles, tokens, up_warps(shape))
+
+
+def _product_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int, warps: int) -> int:
     ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     sums = 2 * warps * tiles.flush * tiles.groups * 32 * 16
-    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.groups)
+    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.entry_tokens)
 
 
 def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of down uses."""
+    if tiles.product:
+        return _product_shared_bytes(shape, tiles.product, tokens, tiles.warps)
     ring = tiles.warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
     pairs = tokens * shape.top_k
     kept = 2 * (pairs + pairs % 2) if tiles.pairwise else 4 * pairs  # places, or routing weights
-    return ring + max(parts, mask_bytes(shape, tokens)) + kept + list_bytes(shape, tokens, tiles.groups)
+    return ring + max(parts, mask_bytes(shape, tokens)) + kept + list_bytes(shape, tokens, tiles.entry_tokens)
 
 
 def mask_bytes(shape: LayerShape, tokens: int) -> int:
@@ -292,16 +347,21 @@ def mask_bytes(shape: LayerShape, tokens: int) -> int:
     return -(-(-(-tokens // 32) * shape.experts * 4) // 16) * 16
 
 
-def list_bytes(shape: LayerShape, tokens: int, groups: int) -> int:
+def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
     """The routing lists that both kernels have in a CTA (frame.cu, Lists::bytes)."""
     pairs = tokens * shape.top_k
-    entries = min(pairs, min(pairs, shape.experts) + pairs // (groups * GROUP))
+    entries = min(pairs, min(pairs, shape.experts) + pairs // entry_tokens)
     return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
 
 
 def scratch_elements(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
-    """Two-byte elements between the kernels: h [pairs, intermediate], and with ``pairwise`` the fp32 rows [pairs, hidden]."""
+    """Two-byte elements between the kernels: h [pairs, intermediate], and where rows go through memory these in fp32, [pairs, hidden]."""
     return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if tiles.pairwise else 0))
+
+
+def combine_grid(shape: LayerShape, tokens: int) -> int:
+    """CTAs of ``COMBINE_THREADS`` threads that add the rows of all tokens."""
+    return -(-tokens * shape.hidden // (COMBINE_THREADS * COMBINE_WIDTH))
 
 
 def launched_bytes(needed: int, ctas_per_sm: int, *, sm_bytes: int, cta_bytes: int) -> int:

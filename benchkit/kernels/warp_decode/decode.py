@@ -1,4 +1,4 @@
-"""``moe_decode``: one MoE layer for a few tokens, two kernels from routing to output, as an inference engine calls it.
+"""``moe_decode``: one MoE layer for a few tokens, two or three kernels from routing to output, as an inference engine calls it.
 
 Rules:
 1. Ids and routing weights stay on the device: nothing waits for it, and a call can be captured in a CUDA graph.
@@ -10,6 +10,7 @@ Rules:
 """
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,9 +19,11 @@ import torch
 from benchkit.cuda_launch import AttributedLaunch, AttributedModule
 from benchkit.errors import DataError, MachineError
 from benchkit.kernels.warp_decode.configuration import (
+    COMBINE_THREADS,
     LAYOUTS,
     LayerShape,
     Tiles,
+    combine_grid,
     down_shared_bytes,
     launched_bytes,
     scratch_elements,
@@ -29,7 +32,7 @@ from benchkit.kernels.warp_decode.configuration import (
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode
+from benchkit.kernels.warp_decode.decode_source import COMBINE, DOWN, DOWN_ROWS, GATE_UP, compile_decode, kernels
 from benchkit.kernels.warp_decode.dispatch import tiles_for
 from benchkit.kernels.warp_decode.pack import DecodeWeights
 
@@ -111,14 +114,13 @@ class DeviceLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodeKernels:
-    """Both kernels, loaded on one device."""
+    """The kernels of one call, by name and in order, loaded on one device."""
 
     shape: LayerShape
     tiles: Tiles
     device: DeviceLimits
-    gate_up: AttributedModule
-    down: AttributedModule
-    sha256: tuple[str, str]
+    modules: Mapping[str, AttributedModule]
+    sha256: Mapping[str, str]
 
 
 @lru_cache(maxsize=16)
@@ -143,49 +145,73 @@ def device_limits(index: int) -> DeviceLimits:
 def decode_kernels(shape: LayerShape, tiles: Tiles, index: int) -> DecodeKernels:
     """The kernels compiled and loaded on CUDA device ``index``; once for each shape and tiles."""
     device = device_limits(index)
-    cubins = [compile_decode(shape, kernel, tiles, device.arch) for kernel in (GATE_UP, DOWN)]
-    gate_up, down = (AttributedModule(cubin, device.cta_bytes) for cubin in cubins)
-    digests = (cubins[0].sha256, cubins[1].sha256)
-    return DecodeKernels(shape=shape, tiles=tiles, device=device, gate_up=gate_up, down=down, sha256=digests)
+    cubins = {kernel: compile_decode(shape, kernel, tiles, device.arch) for kernel in kernels(tiles)}
+    return DecodeKernels(
+        shape=shape,
+        tiles=tiles,
+        device=device,
+        modules={kernel: AttributedModule(cubin, device.cta_bytes) for kernel, cubin in cubins.items()},
+        sha256={kernel: cubin.sha256 for kernel, cubin in cubins.items()},
+    )
 
 
 def launches(
-    kernels: DecodeKernels,
+    loaded: DecodeKernels,
     x: torch.Tensor,
     weights: DecodeWeights,
     topk_ids: torch.Tensor,
     topk_weights: torch.Tensor,
     between: torch.Tensor,
     output: torch.Tensor,
-) -> tuple[AttributedLaunch, AttributedLaunch]:
-    """Gate/up and down for these tensors, ready to be issued as often as they live."""
-    shape, tiles, device, tokens = kernels.shape, kernels.tiles, kernels.device, int(x.shape[0])
+) -> tuple[AttributedLaunch, ...]:
+    """The kernels of one call for these tensors, ready to be issued as often as they live."""
+    shape, tiles, device, tokens = loaded.shape, loaded.tiles, loaded.device, int(x.shape[0])
     limits = {"sm_bytes": device.sm_bytes, "cta_bytes": device.cta_bytes}
     ids, shares, h = _pointer(topk_ids), _pointer(topk_weights), _pointer(between)
     rows = ctypes.c_void_p(between.data_ptr() + tokens * shape.top_k * shape.intermediate * between.element_size())
     count = ctypes.c_int32(tokens)
-    gate_up = kernels.gate_up.attributed(
+    gate_up = loaded.modules[GATE_UP].attributed(
         GATE_UP,
-        *(_pointer(weights.w13), _pointer(x), ids, h, count),
+        *(_pointer(weights.w13), _pointer(x), ids, h, _pointer(weights.w2), count),
         grid=device.sm_count * tiles.up.ctas_per_sm,
         block=up_warps(shape) * 32,
         shared_bytes=launched_bytes(up_shared_bytes(shape, tiles.up, tokens), tiles.up.ctas_per_sm, **limits),
         dependent=tiles.launch_pdl,
     )
-    down = kernels.down.attributed(
-        DOWN,
-        *(_pointer(weights.w2), h, ids, shares, _pointer(output), rows, count),
-        grid=shape.hidden // (16 * tiles.down.row_tiles) * tiles.down.cluster,
-        block=tiles.down.warps * 32,
-        shared_bytes=launched_bytes(down_shared_bytes(shape, tiles.down, tokens), tiles.down.ctas_per_sm, **limits),
-        cluster=tiles.down.cluster,
+    block = tiles.down.warps * 32
+    shared_bytes = launched_bytes(down_shared_bytes(shape, tiles.down, tokens), tiles.down.ctas_per_sm, **limits)
+    if not tiles.down.product:
+        down = loaded.modules[DOWN].attributed(
+            DOWN,
+            *(_pointer(weights.w2), h, ids, shares, _pointer(output), rows, count),
+            grid=shape.hidden // (16 * tiles.down.row_tiles) * tiles.down.cluster,
+            block=block,
+            shared_bytes=shared_bytes,
+            cluster=tiles.down.cluster,
+            dependent=tiles.launch_pdl,
+        )
+        return gate_up, down
+    down_rows = loaded.modules[DOWN_ROWS].attributed(
+        DOWN_ROWS,
+        *(_pointer(weights.w2), h, ids, rows, count),
+        grid=device.sm_count * tiles.down.ctas_per_sm,
+        block=block,
+        shared_bytes=shared_bytes,
         dependent=tiles.launch_pdl,
     )
-    return gate_up, down
+    combine = loaded.modules[COMBINE].attributed(
+        COMBINE,
+        *(rows, ids, shares, _pointer(output), count),
+        grid=combine_grid(shape, tokens),
+        block=COMBINE_THREADS,
+        shared_bytes=0,
+        dependent=tiles.launch_pdl,
+    )
+    return gate_up, down_rows, combine
 
 
 def scratch(shape: LayerShape, tiles: Tiles, tokens: int, device: torch.device) -> torch.Tensor:
-    """What lies between the kernels, one-dimensional: h in bf16 beside bf16 weights, else in fp16; behind it the rows of ``pairwise``."""
+    """What lies between the kernels, one-dimensional: h in bf16 beside bf16 weights, else in fp16; behind it rows that go through memory."""
     dtype = torch.bfloat16 if LAYOUTS[shape.layout].weight_format == "bf16" else torch.float16
     return torch.empty(scratch_elements(shape, tiles.down, tokens), dtype=dtype, device=device)
 

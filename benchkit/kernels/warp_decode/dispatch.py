@@ -7,23 +7,39 @@ Rules:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from benchkit.kernels.warp_decode.configuration import (
     DownTiles,
     LayerShape,
+    ProductTiles,
     Tiles,
-    UpTiles,
+    product_warps,
     tiles_problem,
     up_warps,
 )
 
-TUNED_WARPS = 8  # of a CTA of gate/up in the layer that was tuned (hidden 2048)
+TUNED_WARPS, TUNED_DOWN_WARPS = (
+    8,
+    3,
+)  # of a CTA of gate/up and of a product down in the layer that was tuned (hidden 2048, intermediate 768)
 Row = tuple[int, Tiles]
+Product = TypeVar("Product", ProductTiles, DownTiles)
 
 
-def up(groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2) -> UpTiles:
-    """``UpTiles`` by position."""
-    return UpTiles(groups=groups, stages=stages, tiles=tiles, flush=flush, registers=registers, ctas_per_sm=ctas_per_sm)
+def up(
+    groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2, ahead: int = 0
+) -> ProductTiles:
+    """``ProductTiles`` by position."""
+    return ProductTiles(
+        groups=groups,
+        stages=stages,
+        tiles=tiles,
+        flush=flush,
+        registers=registers,
+        ctas_per_sm=ctas_per_sm,
+        ahead=ahead,
+    )
 
 
 def down(
@@ -36,8 +52,10 @@ def down(
     prefetch: int,
     registers: int,
     pairwise: int = 0,
+    walk: int = 0,
+    ctas_per_sm: int = 1,
 ) -> DownTiles:
-    """``DownTiles`` by position, one CTA an SM."""
+    """``DownTiles`` by position."""
     return DownTiles(
         groups=groups,
         stages=stages,
@@ -48,11 +66,19 @@ def down(
         prefetch=prefetch,
         registers=registers,
         pairwise=pairwise,
-        ctas_per_sm=1,
+        ctas_per_sm=ctas_per_sm,
+        walk=walk,
     )
 
 
-def _rows(*rows: tuple[int, UpTiles, DownTiles, int]) -> tuple[Row, ...]:
+def rows(
+    groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int, warps: int = TUNED_DOWN_WARPS
+) -> DownTiles:
+    """``DownTiles`` with ``pairwise`` 2 by position."""
+    return down(groups, stages, tiles, flush, 1, warps, 0, registers, 2, ctas_per_sm=ctas_per_sm)
+
+
+def _rows(*rows: tuple[int, ProductTiles, DownTiles, int]) -> tuple[Row, ...]:
     return tuple((tokens, Tiles(up=first, down=second, chains=chains)) for tokens, first, second, chains in rows)
 
 
@@ -101,21 +127,28 @@ def fitted(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_b
 
 
 def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
-    ctas = max(1, tiles.up.ctas_per_sm * TUNED_WARPS // up_warps(shape))
-    first = replace(tiles, up=replace(tiles.up, ctas_per_sm=min(16, ctas)))
-    ups = [first.up]
-    while ups[-1].ctas_per_sm > 1:
-        ups.append(replace(ups[-1], ctas_per_sm=ups[-1].ctas_per_sm - 1))
-    while ups[-1].stages > 1:
-        ups.append(replace(ups[-1], stages=ups[-1].stages - 1))
-    while ups[-1].groups > 1:
-        ups.append(replace(ups[-1], groups=ups[-1].groups // 2))
-    downs = [first.down]
-    while downs[-1].warps > 1:
-        downs.append(replace(downs[-1], warps=downs[-1].warps - 1))
-    while downs[-1].stages > 1:
-        downs.append(replace(downs[-1], stages=downs[-1].stages - 1))
-    yield first
-    for pair_down in downs:
-        for pair_up in ups:
-            yield replace(first, up=pair_up, down=pair_down)
+    ups = _smaller_products(tiles.up, up_warps(shape), TUNED_WARPS)
+    if tiles.down.product:
+        warps = product_warps(shape.intermediate)
+        downs = [replace(each, warps=warps) for each in _smaller_products(tiles.down, warps, TUNED_DOWN_WARPS)]
+    else:
+        downs = [tiles.down]
+        while downs[-1].warps > 1:
+            downs.append(replace(downs[-1], warps=downs[-1].warps - 1))
+        while downs[-1].stages > 1:
+            downs.append(replace(downs[-1], stages=downs[-1].stages - 1))
+    for down_tiles in downs:
+        for up_tiles in ups:
+            yield replace(tiles, up=up_tiles, down=down_tiles)
+
+
+def _smaller_products(tiles: Product, warps: int, tuned_warps: int) -> list[Product]:
+    """As many warps an SM as in the layer that was tuned, then fewer CTAs, stages and token groups."""
+    found = [replace(tiles, ctas_per_sm=min(16, max(1, tiles.ctas_per_sm * tuned_warps // warps)))]
+    while found[-1].ctas_per_sm > 1:
+        found.append(replace(found[-1], ctas_per_sm=found[-1].ctas_per_sm - 1))
+    while found[-1].stages > 1:
+        found.append(replace(found[-1], stages=found[-1].stages - 1))
+    while found[-1].groups > 1:
+        found.append(replace(found[-1], groups=found[-1].groups // 2))
+    return found

@@ -7,17 +7,14 @@
 struct Format {
     static constexpr int PARTS = 1, WEIGHT_BYTES = TILE_ROWS * TILE_K / 2, SCALES = WEIGHT_BYTES, ZEROS = SCALES + 64;
     static constexpr int TILE_BYTES = WEIGHT_BYTES + 128, STAGE_BYTES = TILE_BYTES;
-    static constexpr int PAIRED = 2, PRODUCERS = 1;
+    static constexpr int PAIRED = 2, PRODUCERS = 1, LOADS = 4;
+    static constexpr int DOWN_BYTES = DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = true;
     static constexpr u32 ONES = 0x3c003c00u;
+    struct Scales { uint2 scales; u32 zeros; };
 
     static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_fp16(v); }
-    template <u32 MASK, u32 MAGIC> static __device__ __forceinline__ u32 and_or(u32 v) {
-        u32 r;
-        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "n"(MASK), "n"(MAGIC));  // (v & MASK) | MAGIC
-        return r;
-    }
 
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int, int tiles, int) {
         constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
@@ -39,16 +36,18 @@ struct Format {
             sums[r][1] = c[r][0][1] + c[r][1][1];
         }
     }
-    template <int ACTIVE, int GROUPS>
-    static __device__ __forceinline__ void multiply(const u8* tile, int, int lane, int, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {
+    static __device__ __forceinline__ Scales scales(const u8* tile, int lane) {
+        return {*(const uint2*)(tile + SCALES + lane / 4 * 8), *(const u16*)(tile + ZEROS + lane / 4 * 2)};
+    }
+    static __device__ __forceinline__ uint4 load(const u8* tile, int i, int lane) { return ((const uint4*)tile)[i * LANES + lane]; }
+    template <int ACTIVE, int GROUPS, class Word>
+    static __device__ __forceinline__ void multiply(Word word, Scales tile, int, int, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {
         constexpr int CHAINS = ACTIVE == 1 ? AWQ_CHAINS : 1;  // of one group: two are shorter, with several token groups one is enough
-        const uint2 scales = *(const uint2*)(tile + SCALES + lane / 4 * 8);
-        const u32 zeros = *(const u16*)(tile + ZEROS + lane / 4 * 2);
         float c[ACTIVE][2][CHAINS][4] = {};
 #pragma unroll
         for (int r = 0; r < 2; r++) {  // 256 + z and 16 + z, put together as fp32
-            const float low = __uint_as_float(0x43800000u | (zeros >> 8 * r & 15) << 15);
-            const float high = __uint_as_float(0x41800000u | (zeros >> (8 * r + 4) & 15) << 19);
+            const float low = __uint_as_float(0x43800000u | (tile.zeros >> 8 * r & 15) << 15);
+            const float high = __uint_as_float(0x41800000u | (tile.zeros >> (8 * r + 4) & 15) << 19);
 #pragma unroll
             for (int n = 0; n < ACTIVE; n++) {
                 c[n][r][0][0] = -low * sums[n][r][0];
@@ -59,7 +58,7 @@ struct Format {
         }
 #pragma unroll
         for (int q = 0; q < 2; q++) {
-            const uint4 w[2] = {((const uint4*)tile)[q * LANES + lane], ((const uint4*)tile)[(q + 2) * LANES + lane]};
+            const uint4 w[2] = {word(q), word(q + 2)};
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -74,7 +73,7 @@ struct Format {
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float2 scale = fp16x2_to_float2(r == 0 ? scales.x : scales.y);
+            const float2 scale = fp16x2_to_float2(r == 0 ? tile.scales.x : tile.scales.y);
 #pragma unroll
             for (int n = 0; n < ACTIVE; n++)
 #pragma unroll

@@ -9,7 +9,10 @@ struct Format {
     static constexpr int STAGE_BYTES = TILE_ROWS * PITCH, TILE_BYTES = TILE_ROWS * TILE_K * 2;
     static constexpr int PAIRED = 1;     // row tiles that stand side by side in storage
     static constexpr int PRODUCERS = CHECKPOINT ? TILE_ROWS : 1;
+    static constexpr int LOADS = 8;      // 16-byte loads of a lane and stage
+    static constexpr int DOWN_BYTES = CHECKPOINT ? HIDDEN * INTERMEDIATE * 2 : DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = false;
+    struct Scales {};
 
     static __device__ __forceinline__ u32 input(u32 x) { return x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_bf16(v); }
@@ -30,24 +33,25 @@ struct Format {
 #endif
         ring.filled_one();
     }
-    // out += tile x inputs, for the first ACTIVE groups. limit: columns of this block that exist.
-    template <int ACTIVE, int GROUPS>
-    static __device__ __forceinline__ void multiply(const u8* stage, int part, int lane, int limit, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
+    static __device__ __forceinline__ Scales scales(const u8*, int) { return {}; }
+    static __device__ __forceinline__ uint4 load(const u8* stage, int i, int lane) {
+#if CHECKPOINT
+        return *(const uint4*)(stage + (lane / 4 + i % 2 * 8) * PITCH + lane % 4 * 16 + i / 2 * 64);  // rows g and g + 8 in turn
+#else
+        return ((const uint4*)stage)[i * LANES + lane];
+#endif
+    }
+    // out += tile x inputs, for the first ACTIVE groups; word(i) is load i of the tile. limit: columns of this block that exist.
+    template <int ACTIVE, int GROUPS, class Word>
+    static __device__ __forceinline__ void multiply(Word word, Scales, int part, int limit, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
 #pragma unroll
         for (int j = 0; j < COLUMNS / 32; j++) {
-            u32 a[2][4];
+            if (CHECKPOINT && part * COLUMNS + j * 32 >= limit) break;  // what lies beyond a row is not in the stage
+            const uint4 v = word(2 * j), w = word(2 * j + 1);
 #if CHECKPOINT
-            if (part * COLUMNS + j * 32 >= limit) break;  // what lies beyond a row is not in the stage
-            const u8* at = stage + lane / 4 * PITCH + lane % 4 * 16 + j * 64;
-            const uint4 low = *(const uint4*)at, high = *(const uint4*)(at + 8 * PITCH);  // rows g and g + 8
-            a[0][0] = low.x, a[0][1] = high.x, a[0][2] = low.y, a[0][3] = high.y;
-            a[1][0] = low.z, a[1][1] = high.z, a[1][2] = low.w, a[1][3] = high.w;
+            const u32 a[2][4] = {{v.x, w.x, v.y, w.y}, {v.z, w.z, v.w, w.w}};
 #else
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint4 w = ((const uint4*)stage)[(2 * j + i) * LANES + lane];
-                a[i][0] = w.x, a[i][1] = w.y, a[i][2] = w.z, a[i][3] = w.w;
-            }
+            const u32 a[2][4] = {{v.x, v.y, v.z, v.w}, {w.x, w.y, w.z, w.w}};
 #endif
 #pragma unroll
             for (int i = 0; i < 2; i++)

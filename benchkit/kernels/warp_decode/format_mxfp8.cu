@@ -5,18 +5,15 @@
 // 448 x 2 ^ -127, and the exact scale, which is subnormal, would cost half a microsecond a layer.
 struct Format {
     static constexpr int PARTS = 1, WEIGHT_BYTES = TILE_ROWS * TILE_K, TILE_BYTES = WEIGHT_BYTES + 128, STAGE_BYTES = TILE_BYTES;
-    static constexpr int PAIRED = 1, PRODUCERS = 1;
+    static constexpr int PAIRED = 1, PRODUCERS = 1, LOADS = TILE_K / 32;
+    using Scales = uint4;
+    static constexpr int DOWN_BYTES = DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = false;
 
     static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_fp16(v); }
-    static __device__ __forceinline__ u32 widen(u32 pair) {
-        u32 halves;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)pair));
-        return halves;
-    }
-    // 2 ^ (e - 127) for e << 23; 0 instead of 2 ^ -127 for e = 0. 255 (NaN) was refused when the weights were packed.
-    static __device__ __forceinline__ float power_of_two(u32 shifted) { return __uint_as_float(shifted); }
+    // 2 ^ (e - 127) from a word that has e at bit 23; 0 instead of 2 ^ -127 for e = 0. 255 (NaN) was refused when the weights were packed.
+    static __device__ __forceinline__ float power_of_two(u32 word) { return __uint_as_float(word & 0x7f800000u); }
 
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int, int tiles, int) {
         constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
@@ -24,24 +21,25 @@ struct Format {
         ring.copy(0, weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES, TILE_BYTES);
         ring.filled_one();
     }
-    template <int ACTIVE, int GROUPS>
-    static __device__ __forceinline__ void multiply(const u8* tile, int, int lane, int, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
-        const uint4 scales = *(const uint4*)(tile + WEIGHT_BYTES + lane / 4 * 16);
+    static __device__ __forceinline__ Scales scales(const u8* tile, int lane) { return *(const uint4*)(tile + WEIGHT_BYTES + lane / 4 * 16); }
+    static __device__ __forceinline__ uint4 load(const u8* tile, int i, int lane) { return ((const uint4*)tile)[i * LANES + lane]; }
+    template <int ACTIVE, int GROUPS, class Word>
+    static __device__ __forceinline__ void multiply(Word word, Scales scales, int, int, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
 #pragma unroll
         for (int j = 0; j < TILE_K / 32; j++) {
-            const uint4 w = ((const uint4*)tile)[j * LANES + lane];
-            const u32 a[8] = {widen(w.x), widen(w.x >> 16), widen(w.y), widen(w.y >> 16), widen(w.z), widen(w.z >> 16), widen(w.w), widen(w.w >> 16)};
-            const u32 four = j < 2 ? scales.x : j < 4 ? scales.y : j < 6 ? scales.z : scales.w, two = j % 2 ? four >> 16 : four;
-            const float low = power_of_two((two & 0xff) << 23), high = power_of_two((two & 0xff00) << 15);  // rows g and g + 8
+            const uint4 w = word(j);
+            const uint2 a = e4m3x4_to_fp16x4(w.x), b = e4m3x4_to_fp16x4(w.y), c = e4m3x4_to_fp16x4(w.z), d = e4m3x4_to_fp16x4(w.w);
+            const u32 four = j < 2 ? scales.x : j < 4 ? scales.y : j < 6 ? scales.z : scales.w;
+            const float low = power_of_two(j % 2 ? four << 7 : four << 23), high = power_of_two(j % 2 ? four >> 1 : four << 15);  // rows g and g + 8
 #pragma unroll
             for (int n = 0; n < ACTIVE; n++) {
-                float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                mma_fp16(c, a[0], a[1], a[2], a[3], x[n][4 * j], x[n][4 * j + 1]);
-                mma_fp16(c, a[4], a[5], a[6], a[7], x[n][4 * j + 2], x[n][4 * j + 3]);
-                out[n][0] += low * c[0];
-                out[n][1] += low * c[1];
-                out[n][2] += high * c[2];
-                out[n][3] += high * c[3];
+                float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                mma_fp16(sum, a.x, a.y, b.x, b.y, x[n][4 * j], x[n][4 * j + 1]);
+                mma_fp16(sum, c.x, c.y, d.x, d.y, x[n][4 * j + 2], x[n][4 * j + 3]);
+                out[n][0] += low * sum[0];
+                out[n][1] += low * sum[1];
+                out[n][2] += high * sum[2];
+                out[n][3] += high * sum[3];
             }
         }
     }

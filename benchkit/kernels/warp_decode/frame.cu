@@ -1,14 +1,7 @@
 // Warp decode by experts: what both kernels and all weight formats share. decode_source.py puts the files together:
-// frame.cu, one of format_*.cu, then gate_up.cu or down.cu.
+// ptx.cu, frame.cu, one of format_*.cu, then product.cu, down.cu or combine.cu.
 //
 // Macros: HIDDEN, INTERMEDIATE (multiples of 64), EXPERTS (at most 512), TOP_K (at most 16), X_BF16 (x and y: 1 bf16, 0 fp16).
-// Needs no header and compute capability 9.0 (bulk copies, programmatic launches).
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
-
 constexpr u32 ALL = 0xffffffffu;
 constexpr int LANES = 32;
 constexpr int TILE_ROWS = 16;  // rows of a weight tile: M of mma.m16n8k16
@@ -20,71 +13,6 @@ constexpr int DOWN_M_TILES = HIDDEN / TILE_ROWS;
 constexpr int UP_BLOCKS = (HIDDEN + TILE_K - 1) / TILE_K;
 constexpr int DOWN_BLOCKS = (INTERMEDIATE + TILE_K - 1) / TILE_K;
 
-// ---------------------------------------------------------------- a wait that cannot end
-extern "C" __device__ void __assertfail(const char* what, const char* file, unsigned line, const char* function, unsigned long size);
-
-// Ends the kernel with a message on stderr and an error at the next synchronisation.
-static __device__ __noinline__ void give_up(const char* what) {
-    __assertfail(what, "warp_decode", 0, "warp decode", 1);
-}
-
-// ---------------------------------------------------------------- PTX
-static __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// Waits until the kernel before this one in the stream has ended and its writes are seen.
-static __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-static __device__ __forceinline__ void start_successor() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-static __device__ __forceinline__ u32 shared_bytes() {
-    u32 n;
-    asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(n));
-    return n;
-}
-// Loads past L1: what a predecessor wrote after this kernel had started is never stale.
-static __device__ __forceinline__ uint4 load16(const void* at) {
-    uint4 v;
-    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ int load_int(const int* at) {
-    int v;
-    asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-static __device__ __forceinline__ float load_float(const float* at) {
-    float v;
-    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
-    return v;
-}
-static __device__ __forceinline__ u16 to_bf16(float v) {
-    u16 bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    return bits;
-}
-// Both saturate at the largest fp16 instead of becoming infinite; NaN stays NaN.
-static __device__ __forceinline__ u16 to_fp16(float v) {
-    u16 bits;
-    asm("cvt.rn.satfinite.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-    return bits;
-}
-static __device__ __forceinline__ u32 bf16x2_to_fp16x2(u32 v) {
-    u32 halves;
-    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(__uint_as_float(v & 0xffff0000u)), "f"(__uint_as_float(v << 16)));
-    return halves;
-}
-static __device__ __forceinline__ float2 fp16x2_to_float2(u32 v) {
-    float2 r;
-    asm("{\n\t.reg .b16 a, b;\n\tmov.b32 {a, b}, %2;\n\tcvt.f32.f16 %0, a;\n\tcvt.f32.f16 %1, b;\n\t}" : "=f"(r.x), "=f"(r.y) : "r"(v));
-    return r;
-}
-static __device__ __forceinline__ void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-static __device__ __forceinline__ void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // ---------------------------------------------------------------- a warp's ring of weight stages
 // The producer lanes issue bulk copies into it, the whole warp waits for them: there is no CTA barrier in the stream.
 template <int STAGES, int BYTES> struct Ring {
@@ -95,32 +23,24 @@ template <int STAGES, int BYTES> struct Ring {
     u32 phase;
 
     __device__ __forceinline__ Ring(u8* first_stage, u8* first_bar, int lane)
-        : data(shared_address(first_stage)), bars(shared_address(first_bar)), stages(first_stage), filled(0), read(0), phase(0) {
-        if (lane < STAGES) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bars + lane * 8) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        : data(shared_address(first_stage)), bars(shared_address(first_bar)), stages(first_stage), policy(evict_first()), filled(0), read(0), phase(0) {
+        if (lane < STAGES) init_barrier(bars + lane * 8);
+        publish_barriers();
     }
     // By one lane: the stage to fill will hold this many bytes.
-    __device__ __forceinline__ void expect(u32 bytes) const {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bars + filled * 8), "r"(bytes) : "memory");
-    }
+    __device__ __forceinline__ void expect(u32 bytes) const { arrive_expecting(bars + filled * 8, bytes); }
     __device__ __forceinline__ void copy(u32 to, const u8* from, u32 bytes) const {
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                     ::"r"(data + filled * BYTES + to), "l"(from), "r"(bytes), "r"(bars + filled * 8), "l"(policy) : "memory");
+        bulk_copy(data + filled * BYTES + to, from, bytes, bars + filled * 8, policy);
     }
     __device__ __forceinline__ void filled_one() { filled = filled + 1 == STAGES ? 0 : filled + 1; }
     // The next stage, when its bytes have arrived.
     __device__ __forceinline__ const u8* wait() const {
-        u32 done;
 #pragma unroll 1
-        for (int polls = 0; polls < 4000000; polls++) {
-            asm volatile("{\n\t.reg .pred P;\n\tmbarrier.try_wait.parity.shared::cta.b64 P, [%1], %2;\n\tselp.u32 %0, 1, 0, P;\n\t}"
-                         : "=r"(done) : "r"(bars + read * 8), "r"(phase) : "memory");
-            if (done) {
+        for (int polls = 0; polls < 4000000; polls++)
+            if (phase_ended(bars + read * 8, phase)) {
                 __syncwarp();
                 return stages + read * BYTES;
             }
-        }
         give_up("weights that were asked for never arrived");
         return stages;
     }
@@ -140,15 +60,17 @@ struct alignas(8) Entry {  // one pass over an expert's weights: up to 8 * GROUP
 static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens + 31) / 32 * EXPERTS * 4 + 15) / 16 * 16; }
 
 // The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
-// Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). A single token keeps the order of its slots.
-enum ListKind { TOKENS, WEIGHTS, PLACES };  // what is kept of a pair: its token; also its routing weight; also where each slot of a token went
+// Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). With no more pairs than lanes, one warp does it all at once, and
+// the experts stand in the order of the slots that name them first.
+// What is kept of a pair: its token; its token and its routing weight; its token and, of each slot of a token, where it went; its slot.
+enum ListKind { TOKENS, WEIGHTS, PLACES, SLOTS };
 template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     static constexpr int KEPT = 2;  // ids that a thread keeps instead of loading them twice
     static constexpr u16 SKIPPED = 0xffff;
     Entry* entries;
     float* weights;   // of a pair (WEIGHTS)
     u16* places;      // of slot k of token b at [b * TOP_K + k]: its pair, or SKIPPED (PLACES)
-    u16* tokens;      // of a pair
+    u16* tokens;      // of a pair; with SLOTS its first slot, token * TOP_K + k
     u16* offsets;     // of an expert: its first pair
     int* length;      // number of entries
     u32* mask;        // [32 tokens][expert], only while the lists are built: may lie over memory that is used later
@@ -179,10 +101,11 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         offsets = (u16*)at;
         length = (int*)(at + even(EXPERTS) * 2);
     }
+    __device__ __forceinline__ bool few() const { return token_count <= GROUP && pairs <= LANES; }
     __device__ __forceinline__ int mask_words() const { return (token_count + 31) / 32; }
     // Before a barrier.
     __device__ __forceinline__ void clear(int thread) {
-        if (token_count > 1)
+        if (!few())
             for (int i = thread; i < mask_words() * EXPERTS; i += THREADS) mask[i] = 0;
         if (KIND == PLACES)
             for (int i = thread; i < pairs; i += THREADS) places[i] = SKIPPED;
@@ -197,7 +120,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         }
     }
     __device__ __forceinline__ void build_entries(int thread) {
-        if (token_count == 1) return build_single(thread);
+        if (few()) return build_few(thread);
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
             const int p = thread + i * THREADS;
@@ -218,21 +141,33 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         __syncthreads();
     }
     __device__ __forceinline__ void keep(int pair, int token, int at) {
-        tokens[at] = (u16)token;
+        tokens[at] = (u16)(KIND == SLOTS ? pair : token);
         if (KIND == WEIGHTS) weights[at] = load_float(routing + pair);
         if (KIND == PLACES) places[pair] = (u16)at;
     }
-    // One token: its entries are its experts, in the order of its slots.
-    __device__ __forceinline__ void build_single(int thread) {
+    // A lane has a pair; an entry takes all tokens of its expert.
+    __device__ __forceinline__ void build_few(int thread) {
         if (thread < LANES) {
-            const int id = thread < TOP_K ? load_int(ids + thread) : -1;
-            const u32 valid = __ballot_sync(ALL, (u32)id < EXPERTS);
-            if ((u32)id < EXPERTS) {
-                const int at = __popc(valid & ((1u << thread) - 1));
-                entries[at] = Entry{(u16)id, (u16)at, 1, 0, 1};
-                keep(thread, 0, at);
+            const u32 before = (1u << thread) - 1;
+            const int id = thread < pairs ? load_int(ids + thread) : -1, token = thread / TOP_K;
+            const u32 alike = __match_any_sync(ALL, id), of_token = before >> token * TOP_K << token * TOP_K;
+            const bool counts = (u32)id < EXPERTS && !(alike & of_token);  // of an expert that stands twice, the first slot
+            const u32 valid = __ballot_sync(ALL, counts), tokens_here = alike & valid;
+            const u32 leaders = __ballot_sync(ALL, counts && !(tokens_here & before));
+            int first = __popc(valid & before);
+            if (leaders != valid) {  // some experts have several tokens: a scan of the leaders' counts
+                const int count = leaders >> thread & 1 ? __popc(tokens_here) : 0;
+                int sum = count;
+#pragma unroll
+                for (int d = 1; d < LANES; d *= 2) {
+                    const int other = __shfl_up_sync(ALL, sum, d);
+                    if (thread >= d) sum += other;
+                }
+                first = __shfl_sync(ALL, sum - count, tokens_here ? __ffs(tokens_here) - 1 : 0);
             }
-            if (thread == 0) *length = __popc(valid);
+            if (counts) keep(thread, token, first + __popc(tokens_here & before));
+            if (leaders >> thread & 1) entries[__popc(leaders & before)] = Entry{(u16)id, (u16)first, (u16)__popc(tokens_here), 0, 1};
+            if (thread == 0) *length = __popc(leaders);
         }
         __syncthreads();
     }
@@ -268,11 +203,14 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     }
     // Tokens and routing weights of the pairs; ends in a barrier, behind which `mask` is free.
     __device__ __forceinline__ void build_pairs(int thread) {
-        if (token_count == 1) return;
+        if (few()) return;
         each_pair(thread, [&](int pair, int id) {
             const int token = pair / TOP_K, word = token / 32;
             int at = offsets[id] + __popc(mask[word * EXPERTS + id] & ((1u << token % 32) - 1));
             for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
+            if (KIND == SLOTS)
+                for (int slot = token * TOP_K; slot < pair; slot++)
+                    if (load_int(ids + slot) == id) return;  // the expert stood in an earlier slot: combine.cu reads that one
             keep(pair, token, at);
         });
         __syncthreads();
@@ -312,7 +250,9 @@ static __device__ __forceinline__ void sum_inputs(const u32 (&x)[GROUPS][WORDS],
 // One staged tile: its weights are decoded once and multiplied with every group of 8 tokens that the entry has.
 template <int GROUPS, class F>
 static __device__ __forceinline__ void multiply(const u8* tile, int part, int lane, int limit, int count, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {
-    if (GROUPS == 1 || count <= GROUP) F::template multiply<1>(tile, part, lane, limit, x, sums, out);
-    else if (GROUPS <= 2 || count <= 2 * GROUP) F::template multiply<(GROUPS < 2 ? 1 : 2)>(tile, part, lane, limit, x, sums, out);
-    else F::template multiply<GROUPS>(tile, part, lane, limit, x, sums, out);
+    const auto word = [&](int i) { return F::load(tile, i, lane); };
+    const auto scales = F::scales(tile, lane);
+    if (GROUPS == 1 || count <= GROUP) F::template multiply<1>(word, scales, part, limit, x, sums, out);
+    else if (GROUPS <= 2 || count <= 2 * GROUP) F::template multiply<(GROUPS < 2 ? 1 : 2)>(word, scales, part, limit, x, sums, out);
+    else F::template multiply<GROUPS>(word, scales, part, limit, x, sums, out);
 }

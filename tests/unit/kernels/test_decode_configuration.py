@@ -9,6 +9,7 @@ from benchkit.kernels.warp_decode.configuration import (
     LayerShape,
     Tiles,
     as_params,
+    combine_grid,
     down_shared_bytes,
     launched_bytes,
     list_bytes,
@@ -19,7 +20,7 @@ from benchkit.kernels.warp_decode.configuration import (
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, tiles_for, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
 TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
@@ -38,6 +39,7 @@ def test_parameters_there_and_back():
         "up_flush": 4,
         "up_registers": 104,
         "up_ctas_per_sm": 2,
+        "up_ahead": 0,
         "down_groups": 1,
         "down_stages": 2,
         "down_tiles": 1,
@@ -48,12 +50,25 @@ def test_parameters_there_and_back():
         "down_registers": 96,
         "down_pairwise": 0,
         "down_ctas_per_sm": 1,
+        "down_walk": 0,
+        "chains": 1,
         "launch_pdl": True,
     }
     assert parse_tiles(params) == TILES
     two = Tiles(up=TILES.up, down=TILES.down, chains=2, launch_pdl=False)
     assert as_params(two)["chains"] == 2
     assert parse_tiles(as_params(two)) == two
+    walk = Tiles(up=TILES.up, down=down(1, 2, 1, 1, 1, 12, 1, 168, walk=1))
+    assert as_params(walk)["down_walk"] == 1
+    assert parse_tiles(as_params(walk)) == walk
+    product = Tiles(up=TILES.up, down=rows(2, 2, 1, 4, 136, 5))
+    assert product.down.product == up(2, 2, 1, 4, 136, 5)
+    assert parse_tiles(as_params(product)) == product
+    assert as_params(product).keys() == params.keys()
+    published = {
+        name: value for name, value in params.items() if name not in ("up_ahead", "down_walk", "chains", "launch_pdl")
+    }
+    assert parse_tiles(published) == TILES
 
 
 @pytest.mark.parametrize(
@@ -67,6 +82,24 @@ def test_parameters_there_and_back():
         (
             {"down_pairwise": 1, "down_prefetch": 2},
             "params.down_prefetch: expected 0 with down_pairwise = 1, found 2",
+        ),
+        (
+            {"down_pairwise": 2, "down_cluster": 2},
+            "params.down_cluster: expected 1 with down_pairwise = 2, found 2",
+        ),
+        ({"up_ahead": 7}, "params.up_ahead: expected one of 0, 8, 16, 32, 64, found 7"),
+        ({"down_walk": 2}, "params.down_walk: expected an integer from 0 to 1, found 2"),
+        (
+            {"down_walk": 1, "down_groups": 2},
+            "params.down_groups: expected 1 with down_walk = 1, found 2",
+        ),
+        (
+            {"down_walk": 1, "down_prefetch": 2},
+            "params.down_prefetch: expected at most 1 with down_walk = 1, found 2",
+        ),
+        (
+            {"down_walk": 1, "down_pairwise": 1},
+            "params.down_pairwise: expected 0 with down_walk = 1, found 1",
         ),
         ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
         ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
@@ -142,18 +175,44 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     assert up_warps(shape(hidden=7168)) == 7  # 28 blocks of columns, 4 a warp
     assert up_warps(shape(hidden=4352)) == 6  # 17 blocks, 3 a warp
     # lists of 8 tokens x 8: 64 entries at most, a token a pair, 128 offsets, the length
-    assert list_bytes(shape(), 8, 1) == 64 * 8 + 64 * 2 + 128 * 2 + 4
-    assert list_bytes(shape(), 64, 2) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
+    assert list_bytes(shape(), 8, 8) == 64 * 8 + 64 * 2 + 128 * 2 + 4
+    assert list_bytes(shape(), 64, 16) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 4
     assert up_shared_bytes(shape("bf16-packed"), TILES.up, 1) == 8 * 2 * 4104 + 2 * 8 * 4 * 512 + 8 * 8 + 16 + 256 + 4
     assert down_shared_bytes(shape("awq-packed"), TILES.down, 1) == 12 * 2 * 2184 + 12 * 64 + 64 + 32 + 16 + 256 + 4
 
 
 def test_pairwise_needs_no_room_for_the_tokens():
     tiles = down(4, 3, 1, 2, 2, 8, 0, 248, 1)
-    lists = list_bytes(shape(), 512, 4) + 2 * 4096
+    lists = list_bytes(shape(), 512, 32) + 2 * 4096
     assert down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 4 + lists
     assert scratch_elements(shape(), tiles, 512) == 4096 * (768 + 2 * 2048)
     assert scratch_elements(shape(), TILES.down, 512) == 4096 * 768
+
+
+def test_with_walk_an_entry_is_an_expert():
+    tiles = down(1, 2, 1, 1, 1, 12, 1, 168, walk=1)
+    rings, parts = 12 * 2 * (5120 + 8), 12 * 64 * 16 * 4
+    assert down_shared_bytes(shape(), tiles, 64) == rings + parts + 4 * 512 + (128 + 1) * 8 + 512 * 2 + 128 * 2 + 4
+
+
+def test_rows_that_a_third_kernel_adds():
+    down_tiles = rows(1, 2, 1, 4, 104, 5)  # 768 columns are 3 blocks, so 3 warps
+    tiles = Tiles(up=TILES.up, down=down_tiles)
+    lists = (128 + 64) * 8 + 512 * 2 + 128 * 2 + 4
+    assert down_shared_bytes(shape("awq-packed"), down_tiles, 64) == 3 * 2 * (2176 + 8) + 2 * 3 * 4 * 32 * 16 + lists
+    assert scratch_elements(shape(), down_tiles, 512) == 4096 * (768 + 2 * 2048)
+    assert combine_grid(shape(), 64) == 64 * 2048 // 512
+    assert combine_grid(shape(hidden=64), 1) == 1
+    assert tiles_problem(shape("awq-packed"), tiles, 64, **H200) is None
+    crowded = Tiles(up=TILES.up, down=rows(1, 8, 1, 4, 104, 6))
+    assert tiles_problem(shape("awq-packed"), crowded, 64, **H200) == (
+        "needs 6 CTAs of down in the 233472 bytes of an SM, found 67524 bytes each"
+    )
+    wide = shape("awq-packed", intermediate=14336)  # 56 blocks, 7 each for 8 warps
+    fit = fitted(wide, tiles, 64, **H200)
+    assert fit is not None
+    assert (fit.down.warps, fit.down.ctas_per_sm) == (8, 1)
+    assert tiles_problem(wide, tiles, 64, **H200) == "needs down_warps = 8 with down_pairwise = 2, found 3"
 
 
 def test_no_more_ctas_than_wanted_fit():

@@ -7,8 +7,8 @@ import pytest
 from test_warp_decode_literal import sass
 
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode, source
-from benchkit.kernels.warp_decode.dispatch import TABLE, tiles_for
+from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode, kernels, source
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, tiles_for
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -32,6 +32,20 @@ def test_every_configuration_compiles(layout, most, kernel):
     assert "error" not in cubin.log
     spills = [int(size) for size in re.findall(r"(\d+) bytes spill stores", cubin.log)]
     assert max(spills) <= MAX_SPILL
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_other_forms_of_down_compile(layout):
+    """Weights that stay in registers, and rows that a third kernel adds."""
+    paired = LAYOUTS[layout].paired
+    walking = Tiles(up=row(layout, 64).up, down=down(1, 2, paired, paired, paired, 12, 1, 168, walk=1))
+    product = Tiles(up=row(layout, 64).up, down=rows(2, 2, paired, 2, 136, 4))
+    for tiles in (walking, product):
+        for kernel in kernels(tiles)[1:]:
+            cubin = compile_decode(shape(layout), kernel, tiles, "sm_90", "--ptxas-options=-v")
+            assert kernel.encode() in cubin.code
+            spills = [int(size) for size in re.findall(r"(\d+) bytes spill stores", cubin.log)]
+            assert max(spills) <= MAX_SPILL
 
 
 @pytest.mark.parametrize("kernel", [GATE_UP, DOWN])
@@ -79,6 +93,6 @@ def test_machine_code(layout, tmp_path):
 def test_the_prologue_is_not_unrolled():
     """ptxas 13.0.88 adds the step twice where it unrolls the loop that fills the ring."""
     for layout in LAYOUTS:
-        for kernel, stages in ((GATE_UP, "UP_STAGES"), (DOWN, "DOWN_STAGES")):
+        for kernel, stages in ((GATE_UP, "PRODUCT_STAGES"), (DOWN, "DOWN_STAGES")):
             text = source(layout, kernel)
             assert re.search(rf"#pragma unroll 1 [^\n]*\n    for \(int i = 0; i < {stages} && producer", text)

@@ -110,7 +110,7 @@ def test_arms_say_no_without_a_gpu(kernel, layout):
 def test_the_search_space_is_valid(kernel, tokens):
     inputs = make_inputs(layer(), route("uniform", 1, tokens, EXPERTS, TOP_K))
     tried = list(registry.search_space(kernel, inputs))
-    assert len({str(params) for params in tried}) == len(tried) > 4
+    assert len({str(params) for params in tried}) == len(tried) > 2
     for params in tried:
         assert registry.param_problems(kernel, params) == ()
         parse_tiles(params)

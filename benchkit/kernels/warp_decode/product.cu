@@ -1,0 +1,188 @@
+// A product whose work is one list of (entry, row tile), cut into equal contiguous ranges, one a CTA. PRODUCT_UP says which:
+// 1, kernel 1: h[pair] = silu(gate . x) * (up . x), pairs in the order of the routing lists;
+// 0, kernel 2 for many tokens: rows[slot of a token] = w2 . h[pair], which combine.cu adds (down.cu does all of that in one kernel).
+//
+// The warps of a CTA share the reduction: each has blocks of 256 columns, whose inputs stay in registers over the tiles of an entry.
+// After PRODUCT_FLUSH tiles the warps' sums meet in shared memory, are added in the order of the warps, and become h or rows.
+// An expert with several entries is walked PRODUCT_CHUNK tiles at a time with all of its entries, so that the weights come from L2 the
+// second time: device memory is read once however many tokens an expert has.
+// When a warp of gate/up has asked for its last weights it asks L2 for its share of down's first ones, PRODUCT_AHEAD KiB a CTA: between
+// the kernels device memory would idle.
+//
+// Macros: PRODUCT_UP, PRODUCT_GROUPS (tokens of an entry / 8), PRODUCT_STAGES (of a warp's ring), PRODUCT_TILES (row tiles of a stage),
+// PRODUCT_FLUSH, PRODUCT_REGISTERS (of a thread), PRODUCT_AHEAD (0 where PRODUCT_UP is 0).
+constexpr int PRODUCT_K = PRODUCT_UP ? HIDDEN : INTERMEDIATE;
+constexpr int PRODUCT_BLOCKS = PRODUCT_UP ? UP_BLOCKS : DOWN_BLOCKS;
+constexpr int PRODUCT_M_TILES = PRODUCT_UP ? UP_M_TILES : DOWN_M_TILES;
+constexpr int PRODUCT_PASSES = (PRODUCT_BLOCKS + 7) / 8;  // blocks of columns that a warp has
+constexpr int PRODUCT_WARPS = (PRODUCT_BLOCKS + PRODUCT_PASSES - 1) / PRODUCT_PASSES;
+constexpr int PRODUCT_THREADS = PRODUCT_WARPS * LANES;
+constexpr int PRODUCT_STAGE_BYTES = Format::STAGE_BYTES * PRODUCT_TILES;
+constexpr int PRODUCT_RING_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * PRODUCT_STAGE_BYTES;
+constexpr int PRODUCT_SUMS = PRODUCT_FLUSH * PRODUCT_GROUPS * LANES;  // float4 of a warp between two flushes
+constexpr int PRODUCT_CHUNK = 16;  // a multiple of PRODUCT_FLUSH
+constexpr int PRODUCT_BAR_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * 8;
+
+struct Segment { int entry, tile, end; };  // row tiles [tile, end) of an entry: what one flush holds
+
+// The segment that begins at `item` of the list; the range of the CTA ends at `last`.
+static __device__ __forceinline__ Segment segment_at(const Entry* entries, int item, int last) {
+    Segment s;
+    s.entry = item / PRODUCT_M_TILES;
+    s.tile = item - s.entry * PRODUCT_M_TILES;
+    const Entry e = entries[s.entry];
+    if (e.siblings == 1) {
+        s.end = s.tile + PRODUCT_FLUSH - s.tile % PRODUCT_TILES;
+    } else {
+        const int first = s.entry - e.index, rest = item - first * PRODUCT_M_TILES, chunk = rest / (e.siblings * PRODUCT_CHUNK);
+        const int begin = chunk * PRODUCT_CHUNK, width = min(PRODUCT_CHUNK, PRODUCT_M_TILES - begin), within = rest - begin * e.siblings;
+        s.entry = first + within / width;
+        s.tile = begin + within % width;
+        s.end = min(s.tile + PRODUCT_FLUSH - s.tile % PRODUCT_TILES, begin + width);
+    }
+    s.end = min(min(s.end, PRODUCT_M_TILES), s.tile + last - item);
+    return s;
+}
+// Tiles of the stage that begins at `tile`.
+static __device__ __forceinline__ int stage_tiles(int tile, int end) {
+    return PRODUCT_TILES == 1 ? 1 : min(PRODUCT_TILES - tile % PRODUCT_TILES, end - tile);
+}
+
+// Asks L2 for part `index` of the experts' weights of down, experts in the order in which down takes them.
+static __device__ __forceinline__ void prefetch_down(const u8* w2, const Entry* entries, int length, int index) {
+    constexpr int BYTES = PRODUCT_AHEAD * 1024 / PRODUCT_WARPS / 16 * 16;
+    const i64 from = (i64)index * BYTES;
+    int entry = 0;
+    for (int skipped = (int)(from / Format::DOWN_BYTES); skipped && entry < length; skipped--) entry += entries[entry].siblings;
+    if (entry >= length) return;
+    const int within = (int)(from % Format::DOWN_BYTES);
+    bulk_prefetch(w2 + (i64)entries[entry].expert * Format::DOWN_BYTES + within, min(BYTES, Format::DOWN_BYTES - within));
+}
+
+// inputs: x [tokens][HIDDEN], or h [pairs][INTERMEDIATE]; out: h, or float rows [tokens * TOP_K][HIDDEN].
+static __device__ __forceinline__ void product(const u8* weights, const u16* inputs, const int* ids, void* out, const u8* w2, int tokens) {
+    u8* const memory = shared_memory();
+    const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
+    float4* sums = (float4*)(memory + PRODUCT_RING_BYTES);
+    const int over = max(2 * PRODUCT_WARPS * PRODUCT_SUMS * 16, mask_bytes(tokens));  // the masks lie over the sums
+    u8* bars = memory + PRODUCT_RING_BYTES + over;
+    using ProductLists = Lists<PRODUCT_THREADS, PRODUCT_GROUPS * GROUP, PRODUCT_UP ? TOKENS : SLOTS>;
+    if (thread == 0 && PRODUCT_RING_BYTES + over + PRODUCT_BAR_BYTES + ProductLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("a product was launched with too little shared memory");
+    ProductLists lists(bars + PRODUCT_BAR_BYTES, (u8*)sums, ids, nullptr, tokens);
+    Ring<PRODUCT_STAGES, PRODUCT_STAGE_BYTES> ring(memory + warp * PRODUCT_STAGES * PRODUCT_STAGE_BYTES, bars + warp * PRODUCT_STAGES * 8, lane);
+    lists.clear(thread);
+    __syncthreads();
+    if (PRODUCT_UP) wait_for_predecessor();  // ids, x and the right to write h
+    start_successor();
+    if (PRODUCT_UP)
+        for (int at = blockIdx.x * PRODUCT_THREADS + thread; at < tokens * (HIDDEN / 64); at += gridDim.x * PRODUCT_THREADS) prefetch(inputs + (i64)at * 64);
+    lists.build_entries(thread);
+
+    const int items = *lists.length * PRODUCT_M_TILES, grid = gridDim.x, share = items / grid, rest = items % grid, cta = blockIdx.x;
+    const int first = cta * share + cta * rest / grid, last = (cta + 1) * share + (cta + 1) * rest / grid;  // items * cta / grid
+    // The producer is ahead of the readers and walks the same way: segments, passes, stages of tiles, parts of a stage.
+    const bool producer = lane < Format::PRODUCERS;
+    int ahead = first, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;
+    Segment next{};
+    if (first < last) next = segment_at(lists.entries, first, last), ahead_tile = next.tile;
+    auto issue = [&]() {
+        const int tiles = stage_tiles(ahead_tile, next.end);
+        Format::issue<PRODUCT_UP>(ring, weights, lists.entries[next.entry].expert, ahead_tile, ahead_pass * PRODUCT_WARPS + warp, ahead_part, tiles, lane);
+        if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
+        ahead_part = 0;
+        ahead_tile += tiles;
+        if (ahead_tile < next.end) return;
+        ahead_tile = next.tile;
+        if (PRODUCT_PASSES > 1 && ++ahead_pass * PRODUCT_WARPS + warp < PRODUCT_BLOCKS) return;
+        ahead_pass = 0;
+        ahead += next.end - next.tile;
+        if (ahead < last) next = segment_at(lists.entries, ahead, last), ahead_tile = next.tile;
+        else if (PRODUCT_AHEAD && lane == 0) prefetch_down(w2, lists.entries, *lists.length, cta * PRODUCT_WARPS + warp);
+    };
+#pragma unroll 1  // ptxas 13.0.88 unrolls such loops wrongly
+    for (int i = 0; i < PRODUCT_STAGES && producer && ahead < last; i++) issue();
+    lists.build_pairs(thread);
+    if (!PRODUCT_UP) wait_for_predecessor();  // h, and the right to write rows; ids and weights are not written by kernel 1
+
+    u32 x[PRODUCT_GROUPS][WORDS];
+    float input_sums[PRODUCT_GROUPS][2][2] = {};
+    int held = -1, buffer = 0;  // the entry whose inputs are in registers
+    for (int item = first; item < last;) {
+        const Segment s = segment_at(lists.entries, item, last);
+        const int count = lists.entries[s.entry].count, pair = lists.entries[s.entry].first;
+        float4* mine = sums + (buffer * PRODUCT_WARPS + warp) * PRODUCT_SUMS + lane;
+#pragma unroll 1
+        for (int block = warp, pass = 0; block < PRODUCT_BLOCKS; block += PRODUCT_WARPS, pass++) {
+            const int limit = PRODUCT_K % TILE_K == 0 ? TILE_K : PRODUCT_K - block * TILE_K;
+            if (PRODUCT_PASSES > 1 || held != s.entry) {
+                load_inputs<PRODUCT_GROUPS, PRODUCT_UP, Format>(x, count, limit, lane, [&](int i) {
+                    return inputs + (i64)(PRODUCT_UP ? lists.tokens[pair + i] : pair + i) * PRODUCT_K + block * TILE_K;
+                });
+                sum_inputs<PRODUCT_GROUPS, Format>(x, count, input_sums);
+                held = s.entry;
+            }
+#pragma unroll 1
+            for (int tile = s.tile; tile < s.end;) {
+                const int tiles = stage_tiles(tile, s.end);
+                float sum[PRODUCT_TILES][PRODUCT_GROUPS][4] = {};
+#pragma unroll
+                for (int part = 0; part < Format::PARTS; part++) {
+                    const u8* stage = ring.wait();
+#pragma unroll
+                    for (int k = 0; k < PRODUCT_TILES; k++)
+                        if (k < tiles) multiply<PRODUCT_GROUPS, Format>(stage + k * Format::TILE_BYTES, part, lane, limit, count, x, input_sums, sum[k]);
+                    __syncwarp();
+                    if (producer && ahead < last) issue();
+                    ring.read_one();
+                }
+#pragma unroll
+                for (int k = 0; k < PRODUCT_TILES; k++)
+#pragma unroll
+                    for (int n = 0; n < PRODUCT_GROUPS; n++)
+                        if (k < tiles) {
+                            float4* at = mine + ((tile + k - s.tile) * PRODUCT_GROUPS + n) * LANES;
+                            float4 v = make_float4(sum[k][n][0], sum[k][n][1], sum[k][n][2], sum[k][n][3]);
+                            if (PRODUCT_PASSES > 1 && pass > 0) v.x += at->x, v.y += at->y, v.z += at->z, v.w += at->w;
+                            *at = v;
+                        }
+                tile += tiles;
+            }
+        }
+        __syncthreads();  // one barrier a flush: the sums have two buffers
+        for (int i = thread; i < (s.end - s.tile) * PRODUCT_GROUPS * LANES; i += PRODUCT_THREADS) {
+            const float4* at = sums + buffer * PRODUCT_WARPS * PRODUCT_SUMS + i;
+            float4 total = at[0];  // row g for tokens 2t and 2t + 1, then row g + 8: a neuron's gate, then its up
+#pragma unroll
+            for (int w = 1; w < PRODUCT_WARPS; w++) {
+                const float4 v = at[w * PRODUCT_SUMS];
+                total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
+            }
+            const int tile = s.tile + i / (PRODUCT_GROUPS * LANES), token = i / LANES % PRODUCT_GROUPS * GROUP + lane % 4 * 2;
+#if PRODUCT_UP
+            u16* row = (u16*)out + (i64)(pair + token) * INTERMEDIATE + tile * 8 + lane / 4;
+            if (token < count) row[0] = Format::intermediate(total.x / (1.0f + __expf(-total.x)) * total.z);
+            if (token + 1 < count) row[INTERMEDIATE] = Format::intermediate(total.y / (1.0f + __expf(-total.y)) * total.w);
+#else
+            const auto put = [&](int which, float low, float high) {
+                if (which >= count) return;
+                float* row = (float*)out + (i64)lists.tokens[pair + which] * HIDDEN + tile * TILE_ROWS + lane / 4;
+                row[0] = low, row[8] = high;
+            };
+            put(token, total.x, total.z), put(token + 1, total.y, total.w);
+#endif
+        }
+        buffer ^= 1;
+        item += s.end - s.tile;
+    }
+}
+
+extern "C" __global__ void __maxnreg__(PRODUCT_REGISTERS)
+#if PRODUCT_UP
+warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, const u8* w2, int tokens) {
+    product(w13, x, ids, h, w2, tokens);
+}
+#else
+warp_decode_down_rows(const u8* w2, const u16* h, const int* ids, float* rows, int tokens) {
+    product(w2, h, ids, rows, nullptr, tokens);
+}
+#endif
