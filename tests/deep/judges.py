@@ -1,4 +1,4 @@
-"""Which tests run which line of the validator, and what they say of a mutant: pytest in forked children.
+"""What the tests say of a mutant: pytest in forked children.
 
 A warm process has loaded pytest, pyarrow and the rest, but not the validator. A child traces all judges once and writes
 which lines each of them runs; the bundles that its session fixtures built stay, and later children take them over;
@@ -7,7 +7,6 @@ not import it; its children load the others, the mutated one from memory, run th
 end at the first failure.
 """
 
-import ast
 import gc
 import importlib
 import importlib.util
@@ -18,11 +17,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from enum import IntEnum
-from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -32,28 +29,13 @@ from typing import Any
 import coverage
 import pytest
 from hypothesis import settings
+from reach import FILES, ROOT, Reach, imports, independent, paths
 
-ROOT = Path(__file__).parents[2]
-FILES = [
-    *(f"tests/validator/test_validator_{name}.py" for name in ("bundle", "documents", "families", "reasons")),
-    *(
-        f"tests/validator/test_validator_{name}.py"
-        for name in ("numbers", "sensitivity", "signatures", "statistics", "trials")
-    ),
-    *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
-    *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),
-]
 WITHOUT = ("cacheprovider", "xdist", "faulthandler", "hypothesispytest", "terminal")
 ARGUMENTS = ["-o", "addopts=", "--assert=plain", *(f"-pno:{name}" for name in WITHOUT), *FILES]
 LOADING = "loading"
 MEMORY = 16 << 30
 """Bytes of address space of a child."""
-QUICK_S = 0.03
-"""A test that takes less is always a judge."""
-SLOWEST_S = 3.0
-"""A test that takes longer is none."""
-OF_A_KIND = 2
-WHOLE = "test_validator_documents.py::"
 
 
 class Outcome(IntEnum):
@@ -65,35 +47,6 @@ class Outcome(IntEnum):
     INCOMPLETE = 3
     TIMEOUT = 4
     NOT_REACHED = 5
-
-
-@dataclass(slots=True)
-class Reach:
-    """Lines that each test runs by module, and the seconds (of processor time) of those that pass; ``loading``: lines that run when a module is loaded."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    loading: dict[str, list[int]] = field(default_factory=dict)
-    bundles: dict[str, str] = field(default_factory=dict)
-
-    def judges(self, module: str, lines: frozenset[int]) -> list[str]:
-        """Tests that run one of these lines, fastest first.
-
-        Tests that run the same lines of the module are of a kind: two of a kind are taken, all quick ones, and all that compare
-        whole reports, which see a number in whatever line it was made.
-        What runs while the module is loaded is judged by every test that uses the module.
-        """
-        loads = not lines.isdisjoint(self.loading.get(module, ()))
-        seen: Counter[frozenset[int]] = Counter()
-        chosen = []
-        for test in sorted(self.seconds, key=self.seconds.__getitem__):
-            reached = frozenset(self.lines[test].get(module, ()))
-            if self.seconds[test] > SLOWEST_S or not reached or not (loads or lines & reached):
-                continue
-            seen[reached] += 1
-            if seen[reached] <= OF_A_KIND or self.seconds[test] < QUICK_S or WHOLE in test:
-                chosen.append(test)
-        return chosen
 
 
 def in_a_warm_process(work: Callable[[pytest.Session], None]) -> None:
@@ -109,7 +62,7 @@ def in_a_warm_process(work: Callable[[pytest.Session], None]) -> None:
     settings.load_profile("ci")  # the same examples for every mutant, and none is written down
     sys.path[:0] = [str(ROOT), *sorted({str(ROOT / Path(name).parent) for name in FILES})]
     for path in (*(ROOT / "validator").rglob("*.py"), *map(ROOT.joinpath, FILES)):
-        for name in sorted(_imports(path)):
+        for name in sorted(imports(path)):
             found = importlib.util.find_spec(name.split(".")[0])
             beside = found is not None and str(found.origin).startswith(str(ROOT / "tests"))  # it may use the validator
             if found is not None and name.split(".")[0] != "validator" and not beside:
@@ -130,7 +83,7 @@ def outcomes(
     session: pytest.Session, module: str, cases: Iterator[tuple[str, Sequence[str]]], reach: Reach, folder: Path
 ) -> Iterator[Outcome]:
     """Try mutated sources of one module, each with its tests; a process of its own is needed for every module."""
-    for name in _independent(module):
+    for name in independent(module):
         importlib.import_module(name)
     assert module not in sys.modules
     gc.freeze()
@@ -219,7 +172,7 @@ class _Tracer(_Tests):
         self.trace.stop()
         data = self.trace.get_data()
         ran: dict[str, dict[str, set[int]]] = {}
-        for path, module in _paths().items():
+        for path, module in paths().items():
             for line, contexts in data.contexts_by_lineno(str(path)).items():
                 for context in contexts:
                     ran.setdefault(context, {}).setdefault(module, set()).add(line)
@@ -318,39 +271,3 @@ class _Mutated(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         exec(compile(self.source, f"<mutant of {self.module}>", "exec", dont_inherit=True), module.__dict__)
-
-
-@cache
-def _paths() -> dict[Path, str]:
-    """All modules of the validator by file."""
-    files = (ROOT / "validator").rglob("*.py")
-    return {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files}
-
-
-def _imports(path: Path) -> set[str]:
-    """Names of modules that a file imports, a name imported from a package of the validator among them."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(name for alias in node.names if (name := f"{node.module}.{alias.name}") in _paths().values())
-    return found
-
-
-def _independent(module: str) -> list[str]:
-    """Modules of the validator that the judges need and whose imports, theirs too, leave this one out."""
-    direct = {name: _imports(path) | {name.rpartition(".")[0]} for path, name in _paths().items()}
-
-    @cache
-    def reached(name: str) -> frozenset[str]:
-        seen, todo = set(), [name]
-        while todo:
-            if (each := todo.pop()) in direct and each not in seen:
-                seen.add(each)
-                todo += direct[each]
-        return frozenset(seen)
-
-    needed = {each for name in FILES for start in _imports(ROOT / name) for each in reached(start)}
-    return sorted(name for name in needed if module not in reached(name))

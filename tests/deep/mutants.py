@@ -1,6 +1,6 @@
 """Mutants of the validator's own code (cosmic-ray): which changes of its code do its tests not see?
 
-``sites`` says which mutants there are, ``judges`` which tests try them and how; nothing on disk is changed. A mutant that
+``sites`` says which mutants there are, ``reach`` which tests try them, ``judges`` how; nothing on disk is changed. A mutant that
 no judge reaches is listed as such. The survivors go to a file that people complete: ``why`` and ``note`` of a survivor
 that is still there are kept. A share below 1 draws mutants by the seed, module by module.
 
@@ -22,7 +22,8 @@ from typing import Any
 
 import judges
 import pytest
-from judges import ROOT, Outcome, Reach
+from judges import Outcome
+from reach import ROOT, Reach
 from sites import Mutant, changed_line, mutants
 
 PACKAGES = ("validator/checks", "validator/recompute")
