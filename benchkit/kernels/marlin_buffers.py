@@ -5,7 +5,8 @@ Rules:
 2. Calls of a process follow each other on one stream, and every check poisons, calls and reads: no arm sees what another one left.
 3. Lock words are zeroed at every preparation: nothing that an earlier call left can hang the next.
 
-Where small buffers stand moves a layer of 30 us by up to 3 % between two arms that launch the same kernels (results/marlin-stable-alignment-h200).
+Arms that launched the same kernels over buffers of their own differed by up to 2.8 % at one token within a process, each steady to about 0.3 %
+(results/marlin-stable-alignment-h200). That the addresses did it is a suspicion; with shared memory it can be told.
 """
 
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ def compiled(arm: Arm, params: Params, fixture: MoeFixture | ArraysFixture) -> I
     elif isinstance(fixture, MoeFixture) and arm.kernel in LAYOUTS:
         layer = configuration.LayerShape(experts=fixture.experts, layout=LAYOUTS[arm.kernel], **sizes(fixture))
         tiles = configuration.parse_tiles(params)
-        for kernel in (decode_source.GATE_UP, decode_source.DOWN):
+        for kernel in decode_source.kernels(tiles):
             yield decode_source.compile_decode(layer, kernel, tiles, ARCH)
 
 

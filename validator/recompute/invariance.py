@@ -10,8 +10,8 @@ Rules:
 
 import math
 
-from validator.findings import Invariance
 from validator.reading.rows import View
+from validator.supplement import Invariance
 
 TRUTH = "batch"
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from validator.findings import Series
 from validator.reading.rows import View
+from validator.supplement import Series
 
 MOST, LEAST, _ZERO = 2000, 4, 1e-12
 Floats = NDArray[np.float64]

@@ -15,24 +15,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from validator.findings import (
+from validator.findings import ArmSummary, Numbers
+from validator.reading.rows import View
+from validator.reading.tables import Frame
+from validator.recompute.invariance import TRUTH, invariance
+from validator.recompute.measure import measure
+from validator.recompute.series import series
+from validator.supplement import (
     Accuracy,
-    ArmSummary,
     Bookkeeping,
     Ceiling,
     Launches,
-    Numbers,
     PowerCap,
     Repacking,
     StageShare,
     Supplement,
     Uneven,
 )
-from validator.reading.rows import View
-from validator.reading.tables import Frame
-from validator.recompute.invariance import TRUTH, invariance
-from validator.recompute.measure import measure
-from validator.recompute.series import series
 
 _POWER_CAP = 0x4
 _MANY_TIMES = 5

@@ -79,22 +79,22 @@ def prepare_awq(inputs: MoeInputs, params: Params) -> PreparedArm | Support:
 
 def space_bf16(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for bf16 in the checkpoint layout."""
-    return search.space("bf16", inputs)
+    return search.space(_shape(inputs, "bf16"), inputs)
 
 
 def space_bf16_packed(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for repacked bf16."""
-    return search.space("bf16-packed", inputs)
+    return search.space(_shape(inputs, "bf16-packed"), inputs)
 
 
 def space_mxfp8(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for MXFP8."""
-    return search.space("mxfp8-packed", inputs)
+    return search.space(_shape(inputs, "mxfp8-packed"), inputs)
 
 
 def space_awq(inputs: MoeInputs) -> Iterator[Params]:
     """The tiles that are worth a try for AWQ."""
-    return search.space("awq-packed", inputs)
+    return search.space(_shape(inputs, "awq-packed"), inputs)
 
 
 def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Support:
@@ -111,15 +111,7 @@ def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Su
     if problem is not None:
         return Support.no(problem)
     tiles, limits = parse_tiles(params), device_limits(device.index)
-    shape = LayerShape(
-        experts=weights.experts,
-        hidden=weights.hidden,
-        intermediate=weights.intermediate,
-        top_k=inputs.top_k,
-        layout=layout,
-        x_bf16=inputs.x.dtype is torch.bfloat16,
-    )
-    problem = fit_problem(shape, tiles, inputs.tokens, limits)
+    problem = fit_problem(_shape(inputs, layout), tiles, inputs.tokens, limits)
     if problem is not None:
         return Support.no(problem)
     try:
@@ -127,6 +119,18 @@ def _prepare(inputs: MoeInputs, params: Params, layout: str) -> PreparedArm | Su
     except DataError as error:  # weights that cannot be repacked: wrong sizes or scales that are not finite
         return Support.no(str(error))
     return _arm(inputs, tiles, packed)
+
+
+def _shape(inputs: MoeInputs, layout: str) -> LayerShape:
+    weights = inputs.weights
+    return LayerShape(
+        experts=weights.experts,
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        top_k=inputs.top_k,
+        layout=layout,
+        x_bf16=inputs.x.dtype is torch.bfloat16,
+    )
 
 
 def _input_problem(inputs: MoeInputs, capability: tuple[int, int]) -> str | None:

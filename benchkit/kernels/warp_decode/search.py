@@ -139,26 +139,18 @@ def _downs(layout: str, tokens: int, groups: list[int]) -> list[DownTiles]:
     return [*_BUSY_DOWNS[layout][:1], *pairwise, *products]
 
 
-def space(layout: str, inputs: MoeInputs) -> Iterator[Params]:
-    """``candidates`` for these inputs, as parameters."""
+def space(shape: LayerShape, inputs: MoeInputs) -> Iterator[Params]:
+    """``candidates`` for these inputs and the layer that they make, as parameters."""
     experts = inputs.weights.experts
     busiest = int(torch.bincount(inputs.topk_ids.flatten().clamp(min=0), minlength=experts).max())
-    found = candidates(layout, inputs.tokens, busiest)
+    found = candidates(shape.layout, inputs.tokens, busiest)
     if inputs.x.device.type == "cuda":
-        _compile_ahead(layout, inputs, found)
+        _compile_ahead(shape, inputs, found)
     yield from map(as_params, found)
 
 
-def _compile_ahead(layout: str, inputs: MoeInputs, found: tuple[Tiles, ...]) -> None:
-    weights, limits = inputs.weights, device_limits(inputs.x.device.index)
-    shape = LayerShape(
-        experts=weights.experts,
-        hidden=weights.hidden,
-        intermediate=weights.intermediate,
-        top_k=inputs.top_k,
-        layout=layout,
-        x_bf16=inputs.x.dtype is torch.bfloat16,
-    )
+def _compile_ahead(shape: LayerShape, inputs: MoeInputs, found: tuple[Tiles, ...]) -> None:
+    limits = device_limits(inputs.x.device.index)
     jobs = {
         (kernel, tiles.up if kernel == kernels(tiles)[0] else tiles.down, tiles.chains): tiles
         for tiles in found
