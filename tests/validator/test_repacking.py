@@ -6,11 +6,11 @@ from pathlib import Path
 import builder
 import pytest
 
-from validator.findings import Repacking
 from validator.reading.bundle import open_bundle
 from validator.reasons import Reason as R
 from validator.report.document import document
 from validator.report.text import render_text
+from validator.supplement import Repacking
 from validator.validate import validate
 
 STATED = [[["cand", 9_000_000, 512]], [["cand", 7_000_000, 512]], [["cand", 8_000_000, 512], ["base", 4_000_000, 640]]]
