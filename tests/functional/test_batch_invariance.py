@@ -7,9 +7,10 @@ from subprocess import CompletedProcess
 import pyarrow.parquet as pq
 import pytest
 
-from validator.findings import Invariance, Report
+from validator.findings import Report
 from validator.reasons import Reason
 from validator.report.text import render_text
+from validator.supplement import Invariance
 from validator.validate import validate
 
 DATA = Path(__file__).parent.parent / "data"
