@@ -12,14 +12,14 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 
 import click
 
 from benchkit import __version__
-from benchkit.errors import BenchkitError, InterruptedRunError, OutputError, printable
-from benchkit.mechanism.limits import MAX_BLOCK, MAX_EXPERTS, MAX_GRID, MAX_SIZE
+from benchkit.errors import BenchkitError, InterruptedRunError, OutputError
+from benchkit.layer_commands import fixture, mechanism
+from benchkit.terminal import say
 
 _PROTOCOL = click.argument("protocol", type=click.Path(path_type=Path))
 _OUT = click.option(
@@ -37,6 +37,10 @@ def cli() -> None:
     """Lock a protocol, run it, share the raw samples: claims about GPU kernels that others can check."""
 
 
+cli.add_command(fixture)
+cli.add_command(mechanism)
+
+
 @cli.command()
 @_PROTOCOL
 @click.option("--replace", is_flag=True, help="Replace another lock, unless results were published under it.")
@@ -47,7 +51,7 @@ def lock(protocol: Path, replace: bool, sources: bool) -> None:
     from benchkit.run.locking import lock as lock_comparison
 
     made = (lock_study if _is_study(protocol) else lock_comparison)(protocol, replace=replace, sources=sources)
-    _say(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
+    say(f"{protocol}: locked, digest {made.protocol_digest}, plan {made.plan_digest}, at {made.locked_utc}")
 
 
 @cli.command()
@@ -58,7 +62,7 @@ def check(protocol: Path) -> None:
     from benchkit.run.survey import check_protocol
 
     for line in (check_study if _is_study(protocol) else check_protocol)(protocol):
-        _say(line)
+        say(line)
 
 
 @cli.command()
@@ -70,7 +74,7 @@ def plan(protocol: Path, process: int) -> None:
     from benchkit.run.survey import describe_plan
 
     for line in (describe_study if _is_study(protocol) else describe_plan)(protocol, process):
-        _say(line)
+        say(line)
 
 
 @cli.command()
@@ -81,7 +85,7 @@ def protocols(folder: Path) -> None:
 
     listed = list_protocols(folder)
     for item in listed:
-        _say(item.line)
+        say(item.line)
     if not all(item.sound for item in listed):
         sys.exit(2)
 
@@ -113,16 +117,16 @@ def run_protocol(protocol: Path, out: Path, resume: str | None, exploratory: boo
             raise click.UsageError("--synthetic scripts durations, and a mechanism protocol measures none")
         study = StudySession(protocol=protocol, out=out, exploratory=exploratory)
         sealed = study.run(resume, finish=write_outcome)
-        _say(summarise_outcome(sealed.folder))
+        say(summarise_outcome(sealed.folder))
     else:
         session = Session(protocol=protocol, out=out, exploratory=exploratory, script=synthetic)
         analyses: list[Analysis] = []
         sealed = session.run(resume, shows=shows, finish=lambda bundle: analyses.append(write_analysis(bundle)))
-        _say(summarise(analyses[-1]))
-    _say(f"bundle: {sealed.folder}")
-    _say(f"check it: validator report {sealed.folder}")
+        say(summarise(analyses[-1]))
+    say(f"bundle: {sealed.folder}")
+    say(f"check it: validator report {sealed.folder}")
     for line in sealed.failed:
-        _say(f"failed: {line}", err=True)
+        say(f"failed: {line}", err=True)
     if sealed.failed:
         sys.exit(1)
 
@@ -138,10 +142,10 @@ def tune(protocol: Path, arms: tuple[str, ...], write: bool) -> None:
 
     if write:
         refuse_locked(protocol)
-    tuned = tune_arms(protocol, arms, _say)
+    tuned = tune_arms(protocol, arms, say)
     if write:
         write_into(protocol, tuned)
-        _say(f"{protocol}: written; lock it with: benchkit lock {protocol}")
+        say(f"{protocol}: written; lock it with: benchkit lock {protocol}")
 
 
 @cli.command()
@@ -152,8 +156,8 @@ def publish(run: Path, url: str) -> None:
     from benchkit.bundle.publish import publish as publish_bundle
 
     done = publish_bundle(run, url)
-    _say(f"published: {done.url} ({done.sent} files sent, {done.present} were there)")
-    _say(f"check it: validator report {done.url}")
+    say(f"published: {done.url} ({done.sent} files sent, {done.present} were there)")
+    say(f"check it: validator report {done.url}")
 
 
 @cli.command()
@@ -164,7 +168,7 @@ def sign(target: Path, key: Path) -> None:
     from benchkit.bundle.sign import sign as sign_files
 
     for path in sign_files(target, key):
-        _say(f"signed: {path}")
+        say(f"signed: {path}")
 
 
 @cli.command()
@@ -177,9 +181,9 @@ def analyse(run: Path) -> None:
 
     if _is_study(run / "protocol.toml"):
         write_outcome(run)
-        _say(summarise_outcome(run))
+        say(summarise_outcome(run))
     else:
-        _say(summarise(write_analysis(run)))
+        say(summarise(write_analysis(run)))
 
 
 @cli.command()
@@ -211,10 +215,10 @@ def power(
         margin=margin, sd=sd, pilot=pilot, true_ratios=true_ratio, alpha=alpha, power=target, points=points
     )
     for line in power_table(question, spreads):
-        _say(line)
+        say(line)
     if plot is not None:
         plot_power(question, spreads, plot)
-        _say(f"plot: {plot}")
+        say(f"plot: {plot}")
 
 
 @cli.command()
@@ -228,172 +232,18 @@ def calibrate(quick: bool, out: Path | None) -> None:
     if out is not None:
         refuse_place(out)
     grid = QUICK if quick else FULL
-    cells = study(grid, lambda line: _say(line, err=True))
-    _say(markdown(grid, cells).removesuffix("\n"))
+    cells = study(grid, lambda line: say(line, err=True))
+    say(markdown(grid, cells).removesuffix("\n"))
     if out is not None:
-        _say(f"written: {', '.join(map(str, write_tables(grid, cells, out)))}", err=True)
+        say(f"written: {', '.join(map(str, write_tables(grid, cells, out)))}", err=True)
     if failed(cells):
         sys.exit(1)
-
-
-@cli.group()
-def fixture() -> None:
-    """Capture what a run multiplies from a real checkpoint."""
-
-
-@fixture.command("capture")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--layer", type=click.IntRange(min=0), required=True, help="Number of the MoE layer.")
-@click.option(
-    "--hidden", type=click.Path(path_type=Path), required=True, help="Its input: float16 [tokens, hidden], .npy."
-)
-@click.option(
-    "--routing", type=click.Path(path_type=Path), help="Recorded routing, *.parquet (default: the layer's router runs)."
-)
-@click.option("--point", metavar="ID", help="The routing's point, where the file holds several.")
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="The folder to write.")
-def capture_fixture(
-    checkpoint: Path, layer: int, hidden: Path, routing: Path | None, point: str | None, output: Path
-) -> None:
-    """Read one MoE layer of an AWQ CHECKPOINT folder and write it as a fixture with its digests.
-
-    CHECKPOINT holds config.json and safetensors shards with qweight, qzeros and scales of every expert. A routing has the columns token, slot,
-    expert and weight.
-    """
-    from benchkit.fixture.captured import capture_fixture as capture
-    from benchkit.mechanism.membership import read_routing
-
-    routed = None if routing is None else read_routing(routing, point)
-    made = capture(checkpoint, layer, hidden=hidden, routing=routed, output=output)
-    _say(f"checkpoint manifest: {made.manifest_sha256}")
-    _say(f"model identity:      {made.model_identity}")
-    _say(f"fixture:             {made.fixture_sha256}")
-    sizes = ", ".join(f"{name} {size}" for name, size in made.sizes.items())
-    _say(f"{output}: layer {layer}, {sizes}")
-
-
-@cli.group()
-def mechanism() -> None:
-    """Say which routes share a block, and which arithmetic their block gets."""
-
-
-_ROUTES = click.argument("routes", metavar="FILE.parquet", type=click.Path(path_type=Path))
-_EXPERTS = click.option("--experts", type=click.IntRange(1, MAX_EXPERTS), required=True, help="Experts of the layer.")
-_BLOCK = click.option("--block", type=click.IntRange(1, MAX_BLOCK), required=True, help="Rows of a block.")
-_POINT = click.option("--point", metavar="ID", help="The point, where the file holds several.")
-
-
-@mechanism.command()
-@_ROUTES
-@_EXPERTS
-@_BLOCK
-@_POINT
-def membership(routes: Path, experts: int, block: int, point: str | None) -> None:
-    """Print the blocks of a routing, and whether native alignment can vary.
-
-    FILE.parquet has the columns token, slot and expert, as routing.parquet of a bundle; -1 is a route of another device.
-    """
-    from benchkit.mechanism.membership import describe_membership
-
-    for line in describe_membership(routes, experts=experts, block=block, point=point):
-        _say(line)
-
-
-@mechanism.command("capture-plans")
-@_ROUTES
-@_EXPERTS
-@_BLOCK
-@_POINT
-@click.option(
-    "--order", "orders", type=click.Path(path_type=Path), multiple=True, help="A captured order, *.json; give two."
-)
-@click.option("--native", is_flag=True, help="Capture two native orders on this machine's GPU instead.")
-@click.option(
-    "--hidden-size", type=click.IntRange(1, MAX_SIZE), default=2048, show_default=True, help="Width of the input."
-)
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="The plans asset to write, *.json.")
-def capture_plans(
-    routes: Path,
-    experts: int,
-    block: int,
-    point: str | None,
-    orders: tuple[Path, ...],
-    native: bool,
-    hidden_size: int,
-    output: Path,
-) -> None:
-    """Write the plans P0 and P1 of a routing as an asset that a study locks.
-
-    FILE.parquet has the columns token, slot, expert and weight. Each --order is a JSON array of routes as they arrived, or as the op left them in
-    sorted_token_ids; the first becomes P0, the second P1. With --native, fresh processes of both histories align by the installed vLLM until two
-    modes were seen.
-    """
-    from benchkit.mechanism.study import capture_plans as capture
-    from benchkit.mechanism.study import describe_plans
-    from benchkit.protocol.files import write_text
-
-    if len(orders) != (0 if native else 2):
-        raise click.UsageError(f"expected two --order files, or --native and none, found {len(orders)}")
-    plans = capture(routes, orders, experts=experts, block=block, point=point, hidden=hidden_size)
-    write_text(output, plans.to_json())
-    for line in describe_plans(plans):
-        _say(line)
-    _say(f"{output}: written, SHA-256 {sha256(output.read_bytes()).hexdigest()}")
-
-
-@mechanism.command("schedule")
-@_ROUTES
-@_EXPERTS
-@_BLOCK
-@_POINT
-@click.option("--size-n", type=click.IntRange(1, MAX_SIZE), required=True, help="Columns of the weight.")
-@click.option("--size-k", type=click.IntRange(1, MAX_SIZE), required=True, help="Rows of the weight: the reduction.")
-@click.option("--group", type=int, default=128, show_default=True, help="Rows that share a scale; -1 for all.")
-@click.option("--gpu", metavar="NAME", help="What the op chooses by itself there: rtx-3090 or h200.")
-@click.option("--thread-k", type=click.IntRange(1, MAX_SIZE), help="K rows of a tile.")
-@click.option("--thread-n", type=click.IntRange(1, MAX_SIZE), help="Columns of a tile.")
-@click.option("--grid", type=click.IntRange(1, MAX_GRID), help="CUDA blocks of the launch.")
-def mechanism_schedule(
-    routes: Path,
-    experts: int,
-    block: int,
-    point: str | None,
-    size_n: int,
-    size_k: int,
-    group: int,
-    gpu: str | None,
-    thread_k: int | None,
-    thread_n: int | None,
-    grid: int | None,
-) -> None:
-    """Print Marlin's class of each block, and the swaps that change bits.
-
-    FILE.parquet has the columns token, slot and expert, as routing.parquet of a bundle. Give --gpu, or --thread-k, --thread-n and --grid.
-    """
-    from benchkit.mechanism.exchanges import Launch, describe_schedule
-
-    launch = Launch(size_n=size_n, size_k=size_k, group=group, gpu=gpu, thread_k=thread_k, thread_n=thread_n, grid=grid)
-    for line in describe_schedule(routes, launch, experts=experts, block=block, point=point):
-        _say(line)
 
 
 def _is_study(protocol: Path) -> bool:
     from benchkit.protocol.study import MECHANISM, protocol_kind
 
     return protocol_kind(protocol) == MECHANISM
-
-
-def _say(text: str, *, err: bool = False) -> None:
-    """Print lines; a character that a terminal would act on is shown as an escape (a title or a file name may hold any)."""
-    shown = "\n".join(printable(line) for line in text.split("\n"))
-    try:
-        click.echo(shown, err=err)
-    except OSError as error:
-        if err:
-            return  # nobody can be told
-        if error.errno == errno.EPIPE:
-            raise
-        raise OutputError(f"standard output: cannot be written ({error.strerror})") from error
 
 
 def main() -> None:
@@ -403,11 +253,11 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:]
     if sys.stdout is None:
-        _say("benchkit: standard output: expected one that can be written, found it closed", err=True)
+        say("benchkit: standard output: expected one that can be written, found it closed", err=True)
         sys.exit(OutputError.exit_code)
     if not arguments:
         with click.Context(cli, info_name="benchkit") as context:
-            _say(cli.get_help(context), err=True)
+            say(cli.get_help(context), err=True)
         sys.exit(2)
     code = _guarded(arguments)
     try:
@@ -435,19 +285,19 @@ def _guarded(arguments: list[str]) -> int:
             error.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        _say("benchkit: stopped", err=True)
+        say("benchkit: stopped", err=True)
         return InterruptedRunError.exit_code
     except BenchkitError as error:
-        _say(f"benchkit: {error}", err=True)
+        say(f"benchkit: {error}", err=True)
         return error.exit_code
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of a pipe went away
             return 0
-        _say(f"benchkit: {error.filename or 'standard output'}: {error.strerror}", err=True)
+        say(f"benchkit: {error.filename or 'standard output'}: {error.strerror}", err=True)
         return OutputError.exit_code
     except Exception:  # noqa: BLE001 - one of the two places that may catch everything
         traceback.print_exc()
-        _say("benchkit: this is a bug of benchkit; please report it with the lines above", err=True)
+        say("benchkit: this is a bug of benchkit; please report it with the lines above", err=True)
         return 70
 
 

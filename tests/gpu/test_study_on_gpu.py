@@ -1,6 +1,7 @@
 """The engine of studies on an H200: what it consumes is what was asked, the interventions do what the schedule says, and the emulation beside it.
 
-The layer is that of the draft protocol: 168 routes, 50 blocks, expert 106 in blocks 40 and 41; P0 and P1 differ by one exchange, of routes 51 and 86.
+The layer is that of the protocol: 168 routes, 50 blocks, expert 106 in blocks 40 and 41. P0 and P1 are made here: they differ by one exchange, of routes
+51 and 86, so that the swap across carries one whole trajectory over into the other.
 """
 
 from collections.abc import Iterator
@@ -23,23 +24,33 @@ from benchkit.mechanism.native_order import native_orders
 from benchkit.mechanism.orders import tile_schedule
 from benchkit.mechanism.raw_engine import RawMarlinEngine
 from benchkit.mechanism.trajectory import Trajectory, treatment_sha256
-from benchkit.protocol.study import SURFACES, Study, Tiling, read_study
+from benchkit.protocol.study import SURFACES, Study, Swap, Tiling, read_study
 
 pytestmark = pytest.mark.gpu
 
-DRAFT = Path(__file__).parents[2] / "protocols" / "drafts" / "route-membership-h200.toml"
-RAW = DRAFT.with_name("route-membership-raw-h200.toml")
+STUDY = Path(__file__).parents[2] / "protocols" / "route-membership-h200.toml"
+RAW = STUDY.with_name("route-membership-raw-h200.toml")
 REPEATS = 5
+SWAPS = {
+    "swap_within": Swap(first=22, second=28, same_block=True),
+    "swap_across": Swap(first=51, second=86, same_block=False),
+}
+
+
+def exchanging(path: Path) -> Study:
+    """The protocol's study with the swaps that suit the plans here."""
+    study = read_study(path)
+    return replace(study, cells=tuple(replace(cell, swap=SWAPS.get(cell.name)) for cell in study.cells))
 
 
 @pytest.fixture(scope="module")
 def study() -> Study:
     if torch.cuda.get_device_properties(0).multi_processor_count != 132:
-        pytest.skip("the draft's grids are multiples of 132 multiprocessors")
+        pytest.skip("the study's grids are multiples of 132 multiprocessors")
     found = vllm_ops.load()
     if isinstance(found, Support):
         pytest.skip(str(found.reason))
-    return read_study(DRAFT)
+    return exchanging(STUDY)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +77,7 @@ def engines(study: Study, plans: Plans, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def raw(study: Study, plans: Plans, tmp_path_factory: pytest.TempPathFactory) -> RawMarlinEngine:
     """The engine with free grids, without a treatment; an order of H1 may be injected all the same."""
-    engine = RawMarlinEngine(read_study(RAW), plans, tmp_path_factory.mktemp("raw"))
+    engine = RawMarlinEngine(exchanging(RAW), plans, tmp_path_factory.mktemp("raw"))
     engine.treat("H0")
     engine.build()
     return engine
@@ -144,7 +155,7 @@ def test_a_grid_that_the_op_could_have_launched_gives_the_bits_of_the_op(
 
 def test_the_grids_of_the_published_study(raw: RawMarlinEngine) -> None:
     """246: exchanging across blocks 40 and 41 changes bits of the two moved rows alone, inside block 40 none; 200: neither does."""
-    study = read_study(RAW)
+    study = exchanging(RAW)
     own, within, across = (raw.run(study.cell(name), "H0") for name in ("reinjected", "swap_within", "swap_across"))
     again = raw.run(study.cell("reinjected"), "H0")
     whole = [raw.run(study.cell("whole_tiles"), history) for history in ("H0", "H1")]

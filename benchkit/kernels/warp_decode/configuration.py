@@ -289,9 +289,10 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
             f"needs down_warps = {product_warps(shape.intermediate)} with down_pairwise = 2, found {tiles.down.warps}"
         )
     for name, threads, part in (("up", up_warps(shape) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down)):
-        used = threads * (-(-part.registers // 8) * 8) * part.ctas_per_sm
-        if used > _SM_REGISTERS:
-            return f"needs at most {_SM_REGISTERS} registers of an SM for {name}, found {used}"
+        warps = threads // 32 * part.ctas_per_sm
+        most = 4 * (_SM_REGISTERS // 4 // (32 * (-(-part.registers // 8) * 8)))  # a warp's registers lie in one quarter
+        if warps > most:
+            return f"needs at most {most} warps of {part.registers} registers on an SM for {name}, found {warps}"
         if threads * part.ctas_per_sm > _SM_THREADS:
             return f"needs at most {_SM_THREADS} threads of an SM for {name}, found {threads} x {part.ctas_per_sm}"
     for name, needed in (

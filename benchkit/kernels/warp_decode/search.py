@@ -63,7 +63,7 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
         down(1, 2, 2, 2, 2, 12, 1, 168),
         down(1, 2, 2, 2, 2, 12, 1, 168, walk=1),
         down(1, 2, 2, 2, 2, 16, 0, 128, walk=1),
-        down(1, 2, 2, 4, 4, 9, 1, 224, walk=1),
+        down(1, 2, 2, 4, 4, 8, 1, 248, walk=1),
     ),
 }
 # for few tokens, in place of that: what shortens the way of the first tiles
@@ -81,8 +81,8 @@ _FEW_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 }
 # rows of all SMs, added by a third kernel, for 1, 2 and 4 token groups
 _ROWS: Mapping[str, tuple[DownTiles, ...]] = {
-    "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 1, 136, 4), rows(4, 3, 1, 2, 208, 3)),
-    "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 208, 3)),
+    "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 1, 136, 4), rows(4, 3, 1, 2, 248, 2)),
+    "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2)),
     "mxfp8-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 152, 4), rows(4, 3, 1, 2, 248, 2)),
     "awq-packed": (rows(1, 2, 2, 4, 112, 5), rows(2, 2, 2, 4, 152, 4), rows(4, 3, 2, 2, 248, 2)),
 }
@@ -101,7 +101,7 @@ _BUSY_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
         down(4, 4, 1, 1, 1, 8, 0, 248),
     ),
     "mxfp8-packed": (
-        down(1, 2, 1, 1, 1, 11, 1, 184, walk=1),
+        down(1, 2, 1, 1, 1, 12, 1, 168, walk=1),
         down(1, 2, 1, 2, 2, 8, 1, 248, walk=1),
         down(2, 2, 1, 1, 1, 12, 0, 168),
     ),

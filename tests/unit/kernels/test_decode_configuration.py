@@ -21,6 +21,7 @@ from benchkit.kernels.warp_decode.configuration import (
     up_warps,
 )
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up
+from benchkit.kernels.warp_decode.search import candidates
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
 TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
@@ -149,7 +150,13 @@ def test_fp16_inputs():
             shape(),
             Tiles(up=up(1, 2, 1, 1, 129), down=TILES.down),
             1,
-            "needs at most 65536 registers of an SM for up, found 69632",
+            "needs at most 12 warps of 129 registers on an SM for up, found 16",
+        ),
+        (  # 64,512 of 65,536 registers, but of each quarter's 16,384 three warps would need 21,504
+            shape(),
+            Tiles(up=TILES.up, down=down(1, 2, 1, 1, 1, 9, 0, 224)),
+            1,
+            "needs at most 8 warps of 224 registers on an SM for down, found 9",
         ),
         (
             shape(),
@@ -204,7 +211,7 @@ def test_rows_that_a_third_kernel_adds():
     assert combine_grid(shape(), 64) == 64 * 2048 // 512
     assert combine_grid(shape(hidden=64), 1) == 1
     assert tiles_problem(shape("awq-packed"), tiles, 64, **H200) is None
-    crowded = Tiles(up=TILES.up, down=rows(1, 8, 1, 4, 104, 6))
+    crowded = Tiles(up=TILES.up, down=rows(1, 8, 1, 4, 80, 6))
     assert tiles_problem(shape("awq-packed"), crowded, 64, **H200) == (
         "needs 6 CTAs of down in the 233472 bytes of an SM, found 67524 bytes each"
     )
@@ -230,6 +237,15 @@ def test_every_row_of_the_table_fits_the_tuned_layer(layout):
         chosen = next(tiles for most, tiles in TABLE[layout] if tokens <= most)
         assert tiles_problem(shape(layout), chosen, tokens, **H200) is None
         assert tiles_for(shape(layout), tokens, **H200) == chosen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tokens", [1, 4, 8, 64, 128, 512])
+def test_nothing_but_shared_memory_keeps_a_search_from_a_try(layout, tokens):
+    tried = candidates(layout, tokens, tokens)
+    problems = [tiles_problem(shape(layout), tiles, tokens, **H200) for tiles in tried]
+    assert None in problems
+    assert all(problem is None or "bytes" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -28,7 +28,7 @@ SIZES = LayerSizes(
     experts=128, hidden=256, intermediate=128, top_k=8, tokens=21, group=128, block=8, weight_seed=3, input_seed=4
 )
 TILE = Tiling(thread_k=64, thread_n=128, grid=132)
-DRAFTS = Path(__file__).parents[3] / "protocols" / "drafts"
+PROTOCOLS = Path(__file__).parents[3] / "protocols"
 TEXT = (Path(__file__).parents[2] / "data" / "study.toml").read_text("utf-8")
 
 
@@ -118,7 +118,7 @@ def test_the_raw_engine_runs_the_graph_that_was_given_its_grid(plans, ops, monke
 
     device = SimpleNamespace(capture=lambda work, keep: Captured(work), synchronize=lambda: None)
     monkeypatch.setattr(raw_engine, "regrid", regrid)
-    study = parse_study((DRAFTS / "route-membership-raw-h200.toml").read_bytes(), "x.toml")
+    study = parse_study((PROTOCOLS / "route-membership-raw-h200.toml").read_bytes(), "x.toml")
     study = replace(study, layer=SIZES)
     engine = raw_engine.RawMarlinEngine(study, plans, Path("nowhere"))
     gemm = ops.gemm
