@@ -13,7 +13,7 @@ from benchkit.kernels.contract import PreparedArm, Repacking, Support
 from benchkit.protocol.parse import read_protocol
 from benchkit.run.worker import ReadyArm, _repacking
 
-PROTOCOL = Path(__file__).parents[3] / "protocols" / "drafts" / "awq-decode-h200.toml"
+PROTOCOL = Path(__file__).parents[3] / "protocols" / "awq-decode-h200.toml"
 COST = Repacking(duration_ns=7, nbytes=9)
 
 
