@@ -15,6 +15,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -60,6 +61,13 @@ extern "C" __global__ void benchkit_delay(const volatile i64* length_ns) {
 _BLOCK_LIMIT_NS = 5_000_000_000
 _TICK_SAMPLES = 384
 _TICK_STEP_NS = 37  # odd, so that the delays meet every phase of the event clock
+
+
+def load_drivers() -> None:
+    """Import what a device calls besides torch, and call nothing of it."""
+    for name in ("driver", "nvrtc"):
+        bindings(name)
+    import_module("pynvml")
 
 
 def compile_device(arch: str) -> Cubin:

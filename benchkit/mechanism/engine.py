@@ -1,6 +1,6 @@
 """What a worker of a study drives: an engine applies a history, builds the layer, and runs one cell. Which one it is says the protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -40,16 +40,16 @@ class StudyEngine(Protocol):
         ...
 
 
-def make_engine(study: Study, plans: Plans, folder: Path) -> StudyEngine:
-    """The engine that the study names, for a run in ``folder``; only its own modules are loaded."""
+def engine_of(study: Study) -> Callable[[Study, Plans, Path], StudyEngine]:
+    """What makes the engine that the study names, for a run in a folder; only its own modules are loaded."""
     if study.engine == CPU_EMULATION:
         from benchkit.mechanism.cpu_engine import CpuEngine
 
-        return CpuEngine(study, plans, folder)
+        return CpuEngine
     if study.engine == MARLIN_RAW:
         from benchkit.mechanism.raw_engine import RawMarlinEngine
 
-        return RawMarlinEngine(study, plans, folder)
+        return RawMarlinEngine
     from benchkit.mechanism.marlin_engine import MarlinEngine
 
-    return MarlinEngine(study, plans, folder)
+    return MarlinEngine

@@ -33,6 +33,7 @@ from benchkit.run.supervisor import (
     run_process,
     seal_run,
     sealed_before,
+    workers_of,
 )
 from benchkit.units import MIB
 
@@ -109,9 +110,10 @@ class StudySession:
             progress_bar(planned.protocol.id, total) as progress,
             holding(folder, planned, resumed=resumed is not None),
         ):
-            for process in planned.processes:
-                run_process(folder, planned, process.index, progress)
-                progress.advance_to(process.index + 1)
+            with workers_of(folder, planned) as workers:
+                for process in planned.processes:
+                    run_process(folder, planned, process.index, workers, progress)
+                    progress.advance_to(process.index + 1)
             return seal_run(folder, planned, finish)
 
     def _start(self, locked: LockedStudy) -> tuple[RunFolder, StudyPlan]:

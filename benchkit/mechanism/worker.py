@@ -15,8 +15,8 @@ from typing import Any
 from benchkit.device.environment import environment_json, environment_record, environment_sha256, record_problems
 from benchkit.errors import MachineError, OutputError
 from benchkit.fixture.plans import Plans
-from benchkit.kernels.engines import engine_sources
-from benchkit.mechanism.engine import EngineFacts, make_engine
+from benchkit.kernels.engines import ENGINES, engine_sources
+from benchkit.mechanism.engine import EngineFacts, engine_of
 from benchkit.mechanism.orders import load_plans
 from benchkit.mechanism.trajectory import Trajectory, plan_sha256, tensor_bytes, tensor_sha256
 from benchkit.plan import PlannedRun, study_plan
@@ -28,7 +28,7 @@ from benchkit.run.records import TENSORS, Header, RecordWriter
 def run(study: Study, plans: Plans, planned: PlannedRun, folder: Path, writer: RecordWriter) -> None:
     """Everything, in order."""
     place = planned.place
-    engine = make_engine(study, plans, folder)
+    engine = engine_of(study)(study, plans, folder)
     engine.treat(place.history)
     fixture_sha256 = engine.build()
     settings: Mapping[str, Any] = json.loads((folder / "run.json").read_text("utf-8"))
@@ -96,6 +96,16 @@ def _write(path: Path, data: bytes) -> None:
         part.replace(path)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def load(folder: Path) -> None:
+    """Import what the processes of the run in ``folder`` use; nothing is done (``benchkit.run.standby``)."""
+    study = load_locked_study(folder / "protocol.toml").protocol
+    engine_of(study)
+    if ENGINES[study.engine].device == "cuda":
+        from benchkit.device.cuda import load_drivers
+
+        load_drivers()
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Starts one fresh worker per process pair, watches it, records how it ended, and seals the bundle. Imports no torch.
+"""Has one fresh worker per process pair started (``benchkit.run.standby``), watches it, records how it ended, and seals the bundle. Imports no torch.
 
 Rules (results/README.md, "Processes that end badly"):
 1. A failed worker stays failed; one that ended together with the supervisor is interrupted and its pair is run again, at most three times.
@@ -11,12 +11,10 @@ Rules (results/README.md, "Processes that end badly"):
 
 import fcntl
 import json
-import os
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +38,7 @@ from benchkit.run.collect import build_bundle, first_processes
 from benchkit.run.folder import MAX_ATTEMPTS, Outcome, RunFolder, RunSettings
 from benchkit.run.locking import source_problems
 from benchkit.run.records import Header, read_end, read_header
+from benchkit.run.standby import Workers, kill
 
 _POLL_S = 0.05
 _SCRIPT = "fake.toml"
@@ -201,12 +200,13 @@ def execute(
     """
     looks = planned.protocol.statistics.looks[:-1]
     with holding(folder, planned, resumed=resumed):
-        for process in planned.processes:
-            done = process.index * planned.samples_per_process
-            run_process(folder, planned, process.index, _Offset(progress, done))
-            ended = process.index + 1
-            if ended in looks and shows(first_processes(folder, planned, ended)):
-                break
+        with workers_of(folder, planned) as workers:
+            for process in planned.processes:
+                done = process.index * planned.samples_per_process
+                run_process(folder, planned, process.index, workers, _Offset(progress, done))
+                ended = process.index + 1
+                if ended in looks and shows(first_processes(folder, planned, ended)):
+                    break
         progress.advance_to(len(planned.processes) * planned.samples_per_process)
         return seal_run(folder, planned, finish)
 
@@ -269,7 +269,13 @@ class _Offset:
         self.progress.advance_to(self.done + samples)
 
 
-def run_process(folder: RunFolder, planned: AnyPlan, process: int, progress: Progress) -> None:
+def workers_of(folder: RunFolder, planned: AnyPlan) -> Workers:
+    """What starts the workers of a run: ahead of their processes unless the host's clock measures."""
+    ahead = isinstance(planned, StudyPlan) or planned.protocol.timing.clock != "host"
+    return Workers(folder, _WORKERS[type(planned)], ahead=ahead)
+
+
+def run_process(folder: RunFolder, planned: AnyPlan, process: int, workers: Workers, progress: Progress) -> None:
     """Run one process unless it has ended already; what was interrupted is run again."""
     attempts = folder.attempts(process)
     for attempt in attempts:  # an attempt without an outcome ended with an earlier supervisor: say so for good
@@ -281,21 +287,22 @@ def run_process(folder: RunFolder, planned: AnyPlan, process: int, progress: Pro
         reason = f"interrupted in {len(attempts)} attempts"
         folder.finish(process, attempts[-1].attempt, replace(last, status="failed", reason=reason))
         return
-    _run_attempt(folder, planned, process, len(attempts), progress)
+    _run_attempt(folder, planned, process, len(attempts), workers, progress)
 
 
-def _run_attempt(folder: RunFolder, planned: AnyPlan, process: int, attempt: int, progress: Progress) -> None:
+def _run_attempt(
+    folder: RunFolder, planned: AnyPlan, process: int, attempt: int, workers: Workers, progress: Progress
+) -> None:
     started = utc_now()
     folder.begin(process, attempt, started)
-    place = [str(folder.root), str(process), str(attempt), str(os.getpid())]
-    command = [sys.executable, "-m", _WORKERS[type(planned)], *place]
-    with folder.log_path(process, attempt).open("wb") as log:
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        try:
-            code = _wait(worker, folder, process, attempt, planned.protocol.schedule.watchdog_s, progress)
-        except BaseException:
-            _kill(worker)
-            raise
+    worker = workers.call(process, attempt)
+    try:
+        if process + 1 < len(planned.processes):
+            workers.stand_by()
+        code = _wait(worker, folder, process, attempt, planned.protocol.schedule.watchdog_s, progress)
+    except BaseException:
+        kill(worker)
+        raise
     end = read_end(folder.records_path(process, attempt))
     if code == NOT_WRITTEN and end is None:  # without an outcome the attempt counts as interrupted
         records, said = folder.records_path(process, attempt), _last_line(folder.log_path(process, attempt))
@@ -321,7 +328,7 @@ def _wait(
     counter = _SampleCounter(folder.records_path(process, attempt))
     while worker.poll() is None:
         if time.monotonic() > end:
-            _kill(worker)
+            kill(worker)
             return None
         progress.advance_to(counter.count())
         time.sleep(_POLL_S)
@@ -348,13 +355,6 @@ class _SampleCounter:
                 if line.startswith(b'{"kind":"rows","table":"samples"'):
                     self._rows += line.count(b"],[") + 1
         return self._rows
-
-
-def _kill(worker: subprocess.Popen[bytes]) -> None:
-    """End the worker and everything that it started."""
-    if worker.poll() is None:
-        os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
 
 
 def _why(code: int | None, folder: RunFolder, process: int, attempt: int, planned: AnyPlan) -> str:

@@ -8,6 +8,7 @@ Rules:
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -134,3 +135,12 @@ def _cuda_device(protocol: Protocol) -> Device:
 
     device: Device = CudaDevice(launch=protocol.timing.launch, cache=protocol.timing.cache)
     return device
+
+
+def load_cuda(protocol: Protocol) -> None:
+    """Import what the bench of a protocol on the event clock will use; no GPU is touched."""
+    from benchkit.device.cuda import load_drivers
+
+    load_drivers()
+    for arm in protocol.arms:
+        import_module(registry.entry(arm.kernel).module)

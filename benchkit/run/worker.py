@@ -15,7 +15,8 @@ import hashlib
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -323,11 +324,26 @@ def _telemetry(place: list[Any], edge: str, at: Reading) -> list[Any]:
 def _make_bench(protocol: Protocol, settings: RunSettings, folder: RunFolder, process: int) -> Bench:
     if settings.script is not None:
         return FakeBench(protocol, read_script(folder.root / settings.script), process=process)
-    gc.disable()  # importing torch makes a million objects and no garbage
-    from benchkit.run.torch_bench import TorchBench
-
-    gc.enable()
+    with _importing():
+        from benchkit.run.torch_bench import TorchBench
     return TorchBench(protocol, folder=folder.root, digest_cache=folder.digest_cache)
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    gc.disable()  # importing torch makes a million objects and no garbage
+    yield
+    gc.enable()
+
+
+def load(folder: Path) -> None:
+    """Import what the processes of the run in ``folder`` use; nothing is done (``benchkit.run.standby``)."""
+    run = RunFolder(folder)
+    if run.settings().script is None:
+        with _importing():
+            from benchkit.run.torch_bench import load_cuda
+
+            load_cuda(load_locked(run.protocol_path).protocol)
 
 
 def main(arguments: list[str]) -> int:
