@@ -40,7 +40,9 @@ def compiled(arm: Arm, params: Params, fixture: MoeFixture | ArraysFixture) -> I
         shape = literal.LayerShape(weight_format=form, **sizes(fixture))
         yield literal.compile_literal(shape, literal.parse_stages(params, form), ARCH)
     elif isinstance(fixture, MoeFixture) and arm.kernel in LAYOUTS:
-        layer = configuration.LayerShape(experts=fixture.experts, layout=LAYOUTS[arm.kernel], **sizes(fixture))
+        layout = LAYOUTS[arm.kernel]
+        x_bf16 = layout != "awq-packed"  # benchkit.fixture.layer, rule 6
+        layer = configuration.LayerShape(experts=fixture.experts, layout=layout, x_bf16=x_bf16, **sizes(fixture))
         tiles = configuration.parse_tiles(params)
         for kernel in decode_source.kernels(tiles):
             yield decode_source.compile_decode(layer, kernel, tiles, ARCH)
