@@ -170,10 +170,7 @@ def write_into(path: Path, tuned: list[Tuned]) -> None:
     LockError
         The protocol is locked: tuning changes it, so it has to be another file, or unlocked first.
     """
-    if lock_path(path).exists():
-        raise LockError(
-            f"{path}: is locked; tune a copy of it under another name, or remove {lock_path(path).name} first"
-        )
+    refuse_locked(path)
     document = tomlkit.parse(path.read_text("utf-8"))
     for choice in tuned:
         for table in document["arm"]:
@@ -185,11 +182,9 @@ def write_into(path: Path, tuned: list[Tuned]) -> None:
 def _fill(table: Any, choice: Tuned) -> None:
     table["params"] = _inline(choice.params)
     table.pop("by_point", None)
-    if choice.by_point:
-        overrides = tomlkit.table()
-        for point, params in choice.by_point.items():
-            overrides[point] = _inline({k: v for k, v in params.items() if choice.params.get(k) != v})
-        table["by_point"] = overrides
+    for point, params in choice.by_point.items():
+        own = {k: v for k, v in params.items() if choice.params.get(k) != v}
+        table.append(tomlkit.key(["by_point", point]), _inline(own))
 
 
 def _inline(params: Params) -> Any:

@@ -1,6 +1,6 @@
 """vLLM's fused layer as an arm: every way in which it cannot be had, and the adapter over a stand-in that computes with torch.
 
-vLLM itself does not run here (it needs a GPU); tests/gpu has no test of it either, as its Python needs packages that machine lacks.
+vLLM itself does not run here (it needs a GPU); tests/gpu/test_expert_centric.py runs it where it can be imported.
 """
 
 import importlib.metadata
