@@ -1,8 +1,9 @@
 """The tiles that are worth a try, for ``benchkit tune``: by layout, number of tokens, and how many tokens the busiest expert has.
 
 Rules:
-1. What follows was chosen by counting (registers and spills of sm_90, shared memory, bytes in flight) and from what earlier searches found;
-   the rows of the table (dispatch.py) are always among it, so that a search never ends with less than there was.
+1. What follows was chosen by counting (registers and spills of sm_90, shared memory, bytes in flight), and from what earlier searches and counters
+   found (results/hardware: AWQ and MXFP8 lack warps, so there are forms with more of them and fewer registers or stages). The rows of the table
+   (dispatch.py) are always among it, so that a search never ends with less than there was.
 2. Larger token groups and forms that walk an expert's tokens are tried only where an expert has more than 8 tokens.
 3. On a GPU everything is compiled side by side before the first trial.
 """
@@ -35,15 +36,25 @@ _AHEAD = (16, 32)  # KiB of down's weights a CTA: 4 and 9 MB together, two or th
 # gate/up, with chains
 _UPS: Mapping[str, tuple[tuple[ProductTiles, int], ...]] = {
     "bf16": ((up(1, 2, 1, 2, 104), 1), (up(2, 2, 1, 1, 128), 1), (up(4, 3, 1, 2, 248, 1), 1)),
-    "bf16-packed": ((up(1, 2, 1, 4, 104), 1), (up(2, 2, 1, 1, 128), 1), (up(4, 4, 1, 2, 248, 1), 1)),
+    "bf16-packed": (
+        (up(1, 2, 1, 4, 104), 1),
+        (up(1, 2, 1, 1, 80, 3), 1),
+        (up(2, 2, 1, 1, 128), 1),
+        (up(4, 4, 1, 2, 248, 1), 1),
+    ),
     "mxfp8-packed": (
         (up(1, 2, 1, 4, 96), 1),
         (up(1, 2, 1, 4, 104), 1),
+        (up(1, 2, 1, 1, 80, 3), 1),
+        (up(1, 1, 1, 2, 80, 3), 1),
         (up(2, 2, 1, 2, 128), 1),
         (up(4, 4, 1, 2, 248, 1), 1),
     ),
     "awq-packed": (
         (up(1, 2, 1, 4, 104), 1),
+        (up(1, 4, 1, 2, 104), 1),
+        (up(1, 2, 1, 2, 80, 3), 1),
+        (up(1, 3, 1, 1, 80, 3), 1),
         (up(1, 2, 2, 4, 120), 2),
         (up(2, 2, 2, 2, 128), 1),
         (up(4, 3, 2, 2, 248, 1), 1),
@@ -56,14 +67,19 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
     "mxfp8-packed": (
         down(1, 2, 1, 1, 1, 12, 0, 88),
         down(1, 2, 1, 2, 2, 12, 1, 160),
+        down(1, 2, 1, 2, 2, 12, 0, 128),
+        down(1, 2, 1, 1, 1, 16, 0, 128),
+        down(1, 2, 1, 2, 2, 16, 0, 112),
         down(1, 2, 1, 1, 1, 12, 0, 144, walk=1),
     ),
     "awq-packed": (
         down(1, 2, 1, 1, 1, 12, 0, 96),
         down(1, 2, 2, 2, 2, 12, 1, 168),
         down(1, 2, 2, 2, 2, 12, 1, 168, walk=1),
-        down(1, 2, 2, 2, 2, 16, 0, 128, walk=1),
-        down(1, 2, 2, 4, 4, 8, 1, 248, walk=1),
+        down(1, 2, 1, 1, 1, 20, 0, 96),
+        down(1, 2, 1, 2, 2, 16, 0, 112),
+        down(1, 3, 1, 2, 2, 20, 0, 96),
+        down(1, 2, 2, 2, 2, 16, 0, 128),
     ),
 }
 # for few tokens, in place of that: what shortens the way of the first tiles
@@ -103,6 +119,7 @@ _BUSY_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
     "mxfp8-packed": (
         down(1, 2, 1, 1, 1, 12, 1, 168, walk=1),
         down(1, 2, 1, 2, 2, 8, 1, 248, walk=1),
+        down(1, 2, 1, 1, 1, 16, 0, 120, walk=1),
         down(2, 2, 1, 1, 1, 12, 0, 168),
     ),
     "awq-packed": (down(1, 2, 1, 1, 1, 12, 1, 144, walk=1), down(2, 2, 2, 2, 2, 12, 0, 168)),
@@ -136,7 +153,7 @@ def _downs(layout: str, tokens: int, groups: list[int]) -> list[DownTiles]:
         busy = _BUSY_DOWNS[layout] if groups[-1] > 1 else ()
         return [*_DOWNS[layout], *busy, *(products if tokens > GROUP else ())]
     pairwise = (down(2, 2, paired, 2, 2, 12, 0, 168, 1), down(4, 3, paired, 2, 2, 8, 0, 248, 1))
-    return [*_BUSY_DOWNS[layout][:1], *pairwise, *products]
+    return [*_DOWNS[layout], *_BUSY_DOWNS[layout], *pairwise, *products]
 
 
 def space(shape: LayerShape, inputs: MoeInputs) -> Iterator[Params]:
