@@ -66,16 +66,10 @@ def _processes(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]
 
 
 def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
-    frame = view.bundle.frame("repeats")
-    outputs: dict[str, set[str]] = {}
-    for row in range(frame.rows if frame is not None else 0):
-        assert frame is not None
-        if frame.text("point", row) == item.point and measured.analysed(*frame.process(row)):
-            outputs.setdefault(frame.text("arm", row), set()).add(frame.text("output_sha256", row))
     for name in (item.arm, item.other):
         tolerance = view.protocol.arm(name).tolerance
-        distinct = len(outputs.get(name, ()))
-        if tolerance is not None and tolerance.deterministic and distinct > 1:
+        distinct = len(_outputs(view, measured, item.point, name)) if tolerance and tolerance.deterministic else 0
+        if distinct > 1:
             yield Gate(gate="determinism", detail=f"{name} claims to be deterministic and gave {distinct} outputs")
             return
         if tolerance is None or not tolerance.batch_invariant:
@@ -85,6 +79,20 @@ def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gat
             seen = f"{among.equal} of {among.tested} batches equal, {among.outputs} outputs of token 0"
             yield Gate(gate="determinism", detail=f"{name} claims to be batch-invariant: {seen}")
             return
+
+
+def _outputs(view: View, measured: Measurements, point: str, arm: str) -> set[str]:
+    """Give the outputs of an arm's repeats, and those that were compared with its truth: all of one call."""
+    truth, found = view.protocol.tolerance_of(view.protocol.arm(arm)).truth, set()
+    for name in ("repeats", "correctness"):
+        frame = view.bundle.frame(name)
+        for row in range(frame.rows if frame is not None else 0):
+            assert frame is not None
+            here = (frame.text("point", row), frame.text("arm", row)) == (point, arm)
+            asked = name == "repeats" or frame.text("truth", row) == truth
+            if here and asked and measured.analysed(*frame.process(row)):
+                found.add(frame.text("output_sha256", row))
+    return found
 
 
 def spread(item: Pair, resolution_ns: int) -> Iterator[Gate]:
