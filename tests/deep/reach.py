@@ -11,7 +11,7 @@ FILES = [
     *(f"tests/validator/test_validator_{name}.py" for name in ("bundle", "documents", "families", "reasons")),
     *(
         f"tests/validator/test_validator_{name}.py"
-        for name in ("numbers", "sensitivity", "signatures", "statistics", "trials")
+        for name in ("numbers", "sensitivity", "signatures", "statistics", "study", "trials")
     ),
     *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
     *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),
