@@ -9,8 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import memory
 import numpy as np
 import pytest
+from memory import Rows, changed, edited, rows_of, surroundings
 
 from validator.checks.study import StudyView, check_study, prescribed
 from validator.findings import Finding
@@ -18,14 +20,11 @@ from validator.reading.bundle import open_bundle
 from validator.reading.processes import ProcessRecord
 from validator.reading.records import Entry, LockedBytes
 from validator.reading.study import Captured, Plans, Swap, read_plans
-from validator.reading.tables import Frame, Text
 from validator.reasons import Reason as R
 from validator.recompute.layer import input_bytes, summed
 from validator.recompute.marlin import laid_out
 
 (BUNDLE,) = (Path(__file__).parents[2] / "results" / "route-membership-cpu").glob("2*")
-Rows = list[dict[str, Any]]
-Said = list[tuple[R, str, str, str]]
 
 
 def sha(data: bytes) -> str:
@@ -55,41 +54,13 @@ def published() -> StudyView:
     )
 
 
-def rows_of(frame: Frame) -> Rows:
-    columns: dict[str, list[Any]] = {name: values.tolist() for name, values in frame.numbers.items()}
-    columns |= {name: [text.at(row) for row in range(frame.rows)] for name, text in frame.texts.items()}
-    columns |= {name: list(values) for name, values in frame.blobs.items()}
-    return [{name: values[row] for name, values in columns.items()} for row in range(frame.rows)]
-
-
-def frame_of(like: Frame, rows: Rows) -> Frame:
-    columns = {name: [row[name] for row in rows] for name in rows_of(like)[0]}
-    texts = {}
-    for name in like.texts:
-        values = tuple(dict.fromkeys(columns[name]))
-        codes = np.array([values.index(value) for value in columns[name]], dtype=np.int32)
-        texts[name] = Text(codes=codes, values=values)
-    return Frame(
-        name=like.name,
-        rows=len(rows),
-        numbers={name: np.array(columns[name], dtype=values.dtype) for name, values in like.numbers.items()},
-        texts=texts,
-        blobs={name: tuple(columns[name]) for name in like.blobs},
-    )
-
-
 def with_rows(view: StudyView, table: str, change: Callable[[Rows], object]) -> StudyView:
     """The view with changed rows of ``trajectories``, ``stored`` or ``surfaces``."""
-    frame: Frame = getattr(view, table)
-    rows = rows_of(frame)
-    change(rows)
-    return replace(view, **{table: frame_of(frame, rows)})
+    return replace(view, **{table: changed(getattr(view, table), change)})
 
 
 def with_records(view: StudyView, change: Callable[[list[ProcessRecord]], object]) -> StudyView:
-    records = list(view.bundle.processes or ())
-    change(records)
-    return replace(view, bundle=replace(view.bundle, processes=tuple(records)))
+    return replace(view, bundle=memory.with_records(view.bundle, change))
 
 
 def with_ledger(view: StudyView, *entries: tuple[int, str, str]) -> StudyView:
@@ -100,19 +71,8 @@ def with_ledger(view: StudyView, *entries: tuple[int, str, str]) -> StudyView:
     return replace(view, bundle=replace(view.bundle, ledger=(*ledger, *more)))
 
 
-def edited(at: int, **values: Any) -> Callable[[list[ProcessRecord]], None]:
-    def change(records: list[ProcessRecord]) -> None:
-        records[at] = replace(records[at], **values)
-
-    return change
-
-
-def surroundings(record: ProcessRecord, **values: Any) -> ProcessRecord:
-    return replace(record, environment=replace(record.environment, **values))
-
-
-def said(view: StudyView) -> Said:
-    return [(item.reason, item.where, item.expected, item.got) for item in check_study(view).findings]
+def said(view: StudyView) -> memory.Said:
+    return memory.said(check_study(view).findings)
 
 
 def places(view: StudyView) -> list[str]:
@@ -691,8 +651,8 @@ def test_a_final_surface_that_is_not_the_sum() -> None:
     row = next(r for r in surface_rows("final") if view.surfaces.text("sha256", r) == final)
     data = view.surfaces.blobs["bytes"][row]
     other = bytes([data[0] ^ 1]) + data[1:]
-    changed = renamed(other, final, "final")(view)
-    assert said(changed) == [
+    summed_otherwise = renamed(other, final, "final")(view)
+    assert said(summed_otherwise) == [
         (
             R.SURFACE_CONTRADICTION,
             f"trajectories.parquet[{at}]:final_sha256",
@@ -702,7 +662,7 @@ def test_a_final_surface_that_is_not_the_sum() -> None:
         for routed, at in first.items()
     ]
     on_a_gpu = replace(view.study, engine="marlin-op")
-    assert R.SURFACE_CONTRADICTION not in {item[0] for item in said(replace(changed, study=on_a_gpu))}
+    assert R.SURFACE_CONTRADICTION not in {item[0] for item in said(replace(summed_otherwise, study=on_a_gpu))}
 
 
 @pytest.mark.parametrize("surface", ["final", "routed_w2"])
