@@ -11,7 +11,17 @@ FILES = [
     *(f"tests/validator/test_validator_{name}.py" for name in ("bundle", "documents", "families", "reasons")),
     *(
         f"tests/validator/test_validator_{name}.py"
-        for name in ("numbers", "sensitivity", "signatures", "statistics", "study", "trials")
+        for name in (
+            "checks",
+            "numbers",
+            "recompute",
+            "sensitivity",
+            "signatures",
+            "statistics",
+            "study",
+            "times",
+            "trials",
+        )
     ),
     *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
     *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),

@@ -45,7 +45,10 @@ def frame_of(like: Frame, rows: Rows) -> Frame:
     return Frame(
         name=like.name,
         rows=len(rows),
-        numbers={name: np.array([row[name] for row in rows], dtype=old.dtype) for name, old in like.numbers.items()},
+        numbers={
+            name: np.array([row[name] for row in rows], dtype=np.int64 if old.dtype.kind == "i" else old.dtype)
+            for name, old in like.numbers.items()
+        },
         texts=texts,
         blobs={name: tuple(row[name] for row in rows) for name in like.blobs},
     )
@@ -59,10 +62,10 @@ def changed(frame: Frame, change: Callable[[Rows], object]) -> Frame:
 
 
 @cache
-def built(clock: str, change: Callable[[builder.Row], object] | None = None) -> Bundle:
+def built(clock: str, change: Callable[[builder.Row], object] | None = None, pairs: int = 5) -> Bundle:
     """A clean bundle of the builder; ``change`` edits its protocol first."""
     with tempfile.TemporaryDirectory() as folder:
-        return open_bundle(builder.draft(clock=clock, change=change).seal(Path(folder) / "b"))
+        return open_bundle(builder.draft(clock=clock, change=change, pairs=pairs).seal(Path(folder) / "b"))
 
 
 def with_rows(bundle: Bundle, table: str, change: Callable[[Rows], object]) -> Bundle:

@@ -23,6 +23,7 @@ from validator.reading.study import Captured, Plans, Swap, read_plans
 from validator.reasons import Reason as R
 from validator.recompute.layer import input_bytes, summed
 from validator.recompute.marlin import laid_out
+from validator.recompute.trajectories import recompute_study, study_facts
 
 (BUNDLE,) = (Path(__file__).parents[2] / "results" / "route-membership-cpu").glob("2*")
 
@@ -758,3 +759,25 @@ def test_sums_of_the_published_tensors() -> None:
     tensors = {view.surfaces.text("sha256", r): view.surfaces.blobs["bytes"][r] for r in range(view.surfaces.rows)}
     for row in range(4):
         assert sha(summed(tensors[named("routed_w2", row)], sizes)) == named("final", row)
+
+
+def test_what_counts_of_a_study() -> None:
+    view = published()
+    facts = study_facts(view.study, view.plans)
+    assert [(item.cell, item.gemm) for item in facts.launches] == [
+        (cell.name, gemm) for cell in view.study.cells for gemm in ("w13", "w2")
+    ]
+    gone = swapped((13, 16), "same")
+    orders = tuple((name, tuple(r for r in order if r not in (13, 16))) for name, order in gone.plans.orders)
+    found = study_facts(gone.study, replace(gone.plans, orders=orders)).swaps
+    assert [item.blocks for item in found if item.cell == "swap_within"] == [(0, 0)] * 2
+    view = with_records(view, lambda records: records.__setitem__(0, failed(records[0])))
+    cells = recompute_study(view.bundle, view.study).cells
+    assert [item.processes for item in cells] == [4] + [5] * 13
+    strange = with_rows(view, "trajectories", lambda rows: rows[1].update(cell="nowhere"))
+    tables = {
+        **view.bundle.tables,
+        "trajectories": replace(view.bundle.tables["trajectories"], frame=strange.trajectories),
+    }
+    cells = recompute_study(replace(view.bundle, tables=tables), view.study).cells
+    assert [item.processes for item in cells] == [4, 4] + [5] * 12

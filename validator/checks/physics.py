@@ -132,8 +132,6 @@ def _blocked(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Fi
 def _groups(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     """Check what is judged per (process, point, arm): escaped work and the physical floor."""
     cuda, peak = view.protocol.clock == "cuda-event", view.protocol.peak_gb_per_s
-    if not cuda and peak is None:
-        return
     layout = view.rows.layout
     for cell, rows in view.rows.by_cell(segment, timed=True):
         point, arm = divmod(cell, len(layout.arms))

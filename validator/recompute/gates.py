@@ -151,7 +151,7 @@ def _dose(view: View, measured: Measurements, controls: tuple[Pair, ...]) -> Ite
 
 def _clocks(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
     frame = view.bundle.frame("telemetry")
-    if frame is None or not frame.rows:
+    if frame is None:
         return
     attempts = {(record.process, record.attempt) for record in measured.records}
     process, attempt = (frame.numbers[name].astype(np.int64) for name in ("process", "attempt"))
@@ -162,9 +162,9 @@ def _clocks(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
     here = mine & (frame.texts["point"].recoded([item.point]) == 0) & (block >= 0)
     if not here.any():
         return
-    blocks = process[here] * 2**32 + block[here]
+    blocks = np.stack([process[here], block[here]], axis=1)
     slowed = (frame.numbers["throttle_reasons"].astype(np.int64)[here] & _SLOWDOWN) != 0
-    total, bad = len(np.unique(blocks)), len(np.unique(blocks[slowed]))
+    total, bad = (len(np.unique(rows, axis=0)) for rows in (blocks, blocks[slowed]))
     clock = frame.numbers["sm_clock_mhz"].astype(np.float64)
     arms = frame.texts["arm"].recoded([item.arm, item.other])
     medians = [float(np.median(clock[here & (arms == i)])) if (here & (arms == i)).any() else 0.0 for i in (0, 1)]
