@@ -26,7 +26,7 @@ FILES = [
     *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
     *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),
 ]
-QUICK_S = 0.03
+QUICK_S = 0.2
 """A test that takes less is always a judge."""
 SLOWEST_S = 3.0
 """A test that takes longer is none."""

@@ -530,3 +530,31 @@ def test_kernels_of_a_process_after_one_that_failed() -> None:
     bundle = with_rows(cuda(), "kernels", lambda rows: [rows.remove(r) for r in list(rows) if r["process"] in (1, 3)])
     found = schedule(with_records(bundle, edited(1, status="failed")))
     assert {item[1].partition(" ")[0] for item in found if item[0] is R.KERNEL_IDENTITY} == {"process=3"}
+
+
+def test_the_first_cell_and_the_first_key() -> None:
+    frame = host().frame("samples")
+    assert frame is not None
+    rows = memory.rows_of(frame)
+    first = {"process": 1, "point": "mib=1", "arm": "base", "block": -1}
+    mine = [at for at, row in enumerate(rows) if first.items() <= row.items()]
+    assert [rows[at]["sample"] for at in mine] == [0, 1]
+    bundle = with_rows(host(), "samples", lambda found: found.__delitem__(mine[1]))
+    assert schedule(bundle) == [
+        (R.WARMUP_COUNT, "process=1 point=mib=1 arm=base", "2 warm-up samples", "1"),
+    ]
+
+    at = mine[0]
+
+    def later(found: Rows) -> None:
+        found.insert(at - 2, found.pop(at))
+
+    (found,) = schedule(with_rows(host(), "samples", later))
+    expected, got = rows[at - 2], rows[at]
+    text = "point={point} block={block} arm={arm} sample={sample}"
+    assert found == (
+        R.ORDER_NOT_AS_PLANNED,
+        f"samples.parquet[{at - 2}] process=1",
+        text.format(**expected),
+        text.format(**got),
+    )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import builder
@@ -204,8 +205,13 @@ def test_arms_that_are_the_same_each_time() -> None:
 # families
 
 
+@cache
+def clean() -> Comparison:
+    return numbers(host()).comparisons[0]
+
+
 def a_comparison(**values: Any) -> Comparison:
-    return replace(numbers(host()).comparisons[0], **values)
+    return replace(clean(), **values)
 
 
 def judged(rules: Statistics, *items: Comparison) -> Any:
