@@ -23,7 +23,10 @@ FILES = [
             "trials",
         )
     ),
-    *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
+    *(
+        f"tests/validator/test_{name}.py"
+        for name in ("bad_input", "invariance", "mutations", "study_scorer", "supplement")
+    ),
     *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),
 ]
 QUICK_S = 0.2

@@ -781,3 +781,32 @@ def test_what_counts_of_a_study() -> None:
     }
     cells = recompute_study(replace(view.bundle, tables=tables), view.study).cells
     assert [item.processes for item in cells] == [4, 4] + [5] * 12
+
+
+def test_the_first_process_is_what_the_others_are_held_to() -> None:
+    own = (published().bundle.processes or ())[0].fixture_sha256
+    for values in ({"binaries": (("a", "b"),)}, {"fixture_sha256": "f" * 64}):
+        (what,) = values
+        found = places(with_records(published(), edited(0, **values)))
+        drift = [f"ENVIRONMENT_DRIFT process={process}:{what}" for process in range(1, 70)]
+        assert [place for place in found if place.startswith("ENV")] == drift
+    (fixture,) = (
+        item for item in said(with_records(published(), edited(0, **values))) if item[0] is R.FIXTURE_MISMATCH
+    )
+    assert fixture[1:] == ("process=0:fixture_sha256", own, "f" * 64)
+    other = with_records(published(), lambda records: records.__setitem__(0, surroundings(records[0], text="{other}")))
+    assert places(other) == [f"ENVIRONMENT_DRIFT process={process}:environment" for process in range(1, 70)]
+
+
+def test_an_end_without_a_start_counts() -> None:
+    records = published().bundle.processes or ()
+    assert records[4].ended is not None
+    late = records[4].ended + timedelta(days=1)
+    found = said(with_records(published(), edited(4, started=None, ended=late)))
+    assert found[0][:3] == (R.TIME_DISORDER, "process=5", f"no earlier than {late.isoformat()}")
+
+
+def test_a_tensor_of_one_byte_and_no_shape() -> None:
+    odd = {"sha256": sha(b"a"), "dtype": "float16", "shape": "odd", "bytes": b"a"}
+    found = said(with_rows(published(), "surfaces", lambda rows: rows.append(odd)))
+    assert found[0][2:] == ("float16 values that fill the shape", "float16 odd of 1 bytes")
