@@ -365,7 +365,7 @@ class Reason(StrEnum):
     CACHE_NOT_COLD = (
         "CACHE_NOT_COLD",
         Stage.PHYSICS,
-        "the rotated weights do not exceed the locked multiple of the cache, or a flush was too short to flush it",
+        "the rotated weights do not exceed the locked multiple of the cache, a flush was too short to flush it, or the cache is smaller than the GPU's",
         "use more copies or more calls, and flush twice the cache",
     )
     BELOW_FLOOR = (
@@ -379,6 +379,12 @@ class Reason(StrEnum):
         Stage.PHYSICS,
         "a delay stands where none was planned, or the positive control has another than the planned one",
         "inject in timed rows of the positive control alone, 1.5 margins of the baseline's warm-up",
+    )
+    TELEMETRY_FROZEN = (
+        "TELEMETRY_FROZEN",
+        Stage.PHYSICS,
+        "clocks, temperature and power of a GPU are the same in hundreds of readings under load",
+        "read the device's sensors: these numbers did not come from them",
     )
     CORRECTNESS_FAILED = (
         "CORRECTNESS_FAILED",

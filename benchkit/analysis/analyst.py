@@ -321,7 +321,9 @@ class Analyst:
             yield Outputs(arm=arm.name, output_sha256=digests, of="batches and processes for token 0")
 
     def _outputs(self, arm: Arm, point: Point) -> list[str]:
-        rows = self.evidence.repeats
+        """The outputs of the repeats, and those that were compared with the truth: all of one call."""
+        checked = (row for row in self.evidence.correctness if row["truth"] == arm.tolerance.truth)
+        rows = (*self.evidence.repeats, *checked)
         return [row["output_sha256"] for row in rows if (row["point"], row["arm"]) == (point.id, arm.name)]
 
     def _clocks(self, candidate: Arm, baseline: Arm, point: Point) -> Clocks | None:

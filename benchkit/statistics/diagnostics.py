@@ -54,11 +54,11 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Digests of outputs that an arm claims to be one: over all processes, and repeats at a point or token 0 at all batches (``of`` says which)."""
+    """Digests of outputs that an arm claims to be one: over all processes, and calls at a point or token 0 at all batches (``of`` says which)."""
 
     arm: str
     output_sha256: tuple[str, ...]
-    of: str = "repeats"
+    of: str = "calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

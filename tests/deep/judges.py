@@ -241,7 +241,7 @@ class _Judge(_Given):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._limit(5 * self.reach.seconds[item.nodeid] + 2.0)
+        self._limit(5 * self.reach.seconds[item.nodeid] + 10.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

@@ -2,16 +2,20 @@
 
 ``sites`` says which mutants there are, ``reach`` which tests try them, ``judges`` how; nothing on disk is changed. A mutant that
 no judge reaches is listed as such. The survivors go to a file that people complete: ``why`` and ``note`` of a survivor
-that is still there are kept. A share below 1 draws mutants by the seed, module by module.
+that is still there are kept. A share below 1 draws mutants by the seed, module by module. ``--again`` tries those that are
+left, and where a module changed since (git has the source that was tried) those of the statements that changed: of the others
+it is taken that tests that noticed them still do.
 
 Usage: python tests/deep/mutants.py [MODULE ...] [--share S] [--seed N] [--again] [--folder DIR] [--list FILE.json]
 """
 
 import argparse
+import difflib
 import hashlib
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -64,11 +68,12 @@ def _all(session: pytest.Session, paths: list[Path], folder: Path, options: argp
         name, result = str(path.relative_to(ROOT)), folder / "module.json"
         before = [entry for entry in known["survivors"] if entry["module"] == name]
         begin = time.monotonic()
-        if options.again and known["modules"].get(name, {}).get("sha256") != _digest(path.read_text("utf-8")):
-            print(f"{name}: not in the list as it is now: try it without --again", flush=True)
+        tried = _tried(name, known["modules"].get(name, {})) if options.again else None
+        if options.again and tried is None:
+            print(f"{name}: not all of it was tried in a form that git knows: try it without --again", flush=True)
             continue
         if not (child := os.fork()):
-            _one(session, path, reach, folder, options, before)
+            _one(session, path, reach, folder, options, before, tried)
             os._exit(0)
         os.waitpid(child, 0)
         if not result.exists():
@@ -77,7 +82,7 @@ def _all(session: pytest.Session, paths: list[Path], folder: Path, options: argp
         counts, entries = json.loads(result.read_text("utf-8"))
         result.unlink()
         if options.again:
-            counts = _corrected(known["modules"][name], before, entries)
+            counts = _corrected(counts, known["modules"][name])
         known["modules"][name] = counts
         known["survivors"] = [entry for entry in known["survivors"] if entry["module"] != name] + entries
         known["survivors"].sort(key=lambda entry: (entry["module"], entry["line"], entry["operator"]))
@@ -87,17 +92,24 @@ def _all(session: pytest.Session, paths: list[Path], folder: Path, options: argp
 
 
 def _one(
-    session: pytest.Session, path: Path, reach: Reach, folder: Path, options: argparse.Namespace, before: list[Any]
+    session: pytest.Session,
+    path: Path,
+    reach: Reach,
+    folder: Path,
+    options: argparse.Namespace,
+    before: list[Any],
+    tried: str | None,
 ) -> None:
-    """Try the mutants of one module in this process, and write counts and survivors."""
+    """Try the mutants of one module in this process, and write counts and survivors; those that are left of a source that was tried."""
     source, name = path.read_text("utf-8"), str(path.relative_to(ROOT))
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     every = list(mutants(source))
     chance = random.Random(f"{options.seed}/{name}")
     drawn = [mutant for mutant in every if chance.random() < options.share]
-    if options.again:
-        left = {(entry["operator"], entry["occurrence"]) for entry in before}
-        drawn = [mutant for mutant in every if (mutant.operator, mutant.occurrence) in left]
+    if tried is not None:
+        left = {(entry["operator"], entry["before"], entry["after"]) for entry in before}
+        new = _new_lines(tried, source)
+        drawn = [m for m in every if m.lines & new or (m.operator, *changed_line(source, m)) in left]
     tests = [reach.judges(module, mutant.lines) for mutant in drawn]
     cases = _cases(source, drawn, tests)
     found = judges.outcomes(session, module, cases, reach, folder / "child")
@@ -130,11 +142,32 @@ def _digest(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-def _corrected(counts: dict[str, Any], before: list[Any], after: list[Any]) -> dict[str, Any]:
-    """Counts after those that were left were tried again: what is no longer left was noticed by a test."""
-    now = Counter(entry["outcome"] for entry in after)
-    left = {outcome.name.lower(): now[outcome.name.lower()] for outcome in LEFT}
-    return counts | left | {"failed": counts["failed"] + len(before) - len(after)}
+def _tried(name: str, counts: dict[str, Any]) -> str | None:
+    """Give the source all of whose mutants were tried; None where they were not, or git does not know it."""
+    if not counts or counts["tried"] != counts["mutants"]:
+        return None
+    for commit in _git("log", "--format=%h", "--", name).split():
+        if _digest(source := _git("show", f"{commit}:{name}")) == counts["sha256"]:
+            return source
+    return None
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def _new_lines(before: str, after: str) -> set[int]:
+    """Numbers of the lines that were not there before."""
+    pairs = difflib.SequenceMatcher(None, before.split("\n"), after.split("\n"), autojunk=False).get_opcodes()
+    return {line + 1 for tag, _, _, start, stop in pairs if tag != "equal" for line in range(start, stop)}
+
+
+def _corrected(counts: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Counts of a whole module after a part of it was tried again: what was not was noticed by a test, as it was before."""
+    ended = {name: before[name] + counts[name] for name in ("not_loaded", "timeout")}
+    left = sum(counts[outcome.name.lower()] for outcome in LEFT)
+    failed = counts["mutants"] - left - sum(ended.values())
+    return counts | ended | {"tried": counts["mutants"], "failed": failed}
 
 
 if __name__ == "__main__":

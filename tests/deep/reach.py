@@ -11,12 +11,25 @@ FILES = [
     *(f"tests/validator/test_validator_{name}.py" for name in ("bundle", "documents", "families", "reasons")),
     *(
         f"tests/validator/test_validator_{name}.py"
-        for name in ("numbers", "sensitivity", "signatures", "statistics", "trials")
+        for name in (
+            "checks",
+            "numbers",
+            "recompute",
+            "sensitivity",
+            "signatures",
+            "statistics",
+            "study",
+            "times",
+            "trials",
+        )
     ),
-    *(f"tests/validator/test_{name}.py" for name in ("bad_input", "mutations", "study_scorer", "supplement")),
+    *(
+        f"tests/validator/test_{name}.py"
+        for name in ("bad_input", "invariance", "mutations", "study_scorer", "supplement")
+    ),
     *(f"tests/properties/test_two_packages_agree{name}.py" for name in ("", "_on_studies")),
 ]
-QUICK_S = 0.03
+QUICK_S = 0.2
 """A test that takes less is always a judge."""
 SLOWEST_S = 3.0
 """A test that takes longer is none."""

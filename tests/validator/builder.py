@@ -256,7 +256,14 @@ def _margin(protocol: Row) -> float:
 def _process(protocol: Row, process: int) -> Row:
     timing = protocol["timing"]
     cuda = timing["clock"] == "cuda-event"
-    gpu = {"name": "NVIDIA H200", "uuid": "GPU-0", "compute_capability": "9.0", "memory_bytes": 1, "sm_count": 132}
+    gpu = {
+        "name": "NVIDIA H200",
+        "uuid": "GPU-0",
+        "compute_capability": "9.0",
+        "memory_bytes": 1,
+        "sm_count": 132,
+        "mig": True,
+    }
     package = {"installed": "2.12.0", "imported": "2.12.0+cu130", "file": "lib/torch/__init__.py"}
     environment = {
         "device": "cuda" if cuda else "host", "python": "3.11.7", "platform": "p", "cpu": "c", "cpu_count": 2, "threads": 1,
@@ -318,7 +325,12 @@ def _evidence(result: Draft, process: int) -> None:
         for block, arms in blocks if cuda else ():
             for arm in arms if block >= 0 else ():
                 for edge in ("before", "after"):
-                    clocks = {"sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 40, "power_w": 300.0}
+                    clocks = {
+                        "sm_clock_mhz": 1980,
+                        "memory_clock_mhz": 3201,
+                        "temperature_c": 40 + process,
+                        "power_w": 300.0,
+                    }
                     place = {"point": point, "block": block, "arm": arm, "edge": edge}
                     result.tables["telemetry"].append(key | place | clocks | {"throttle_reasons": 0})
 

@@ -72,6 +72,9 @@ ON_A_REAL_DEVICE = {
     "events-longer-than-the-host-waited": Reason.ESCAPED_WORK,
     "process-of-another-time": Reason.TIME_DISORDER,
     "aa-control-slower": Reason.CONTROL_FAILED,
+    "cache-left-out": Reason.CACHE_NOT_COLD,
+    "readings-all-alike": Reason.TELEMETRY_FROZEN,
+    "output-of-another-call": Reason.CLAIM_MISMATCH,
 }
 
 

@@ -97,6 +97,14 @@ def environment(draft: Draft, process: int, **values: object) -> None:
     row["environment"], row["environment_sha256"] = text, builder.sha(text)
 
 
+def whole_gpu(draft: Draft, name: str) -> Draft:
+    """Every process ran on a whole GPU, not on a part of one."""
+    for process, row in enumerate(draft.tables["processes"]):
+        gpu = json.loads(row["environment"])["gpu"] | {"name": name, "mig": False}
+        environment(draft, process, gpu=gpu)
+    return draft
+
+
 def swap(rows: list[builder.Row], a: int, b: int) -> None:
     rows[a], rows[b] = rows[b], rows[a]
 
@@ -440,6 +448,13 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
         [R.ROWS_MISSING, R.ORDER_NOT_AS_PLANNED],
     ),
     "another driver in one process": (lambda d: environment(d, 3, driver="590.1"), [R.ENVIRONMENT_DRIFT]),
+    "no cache": (lambda d: set_all(d.tables["processes"], l2_bytes=0), [R.CACHE_NOT_COLD]),
+    "a cache smaller than the GPU's": (lambda d: whole_gpu(d, "NVIDIA H200"), [R.CACHE_NOT_COLD]),
+    "200 readings alike": (lambda d: set_all(d.tables["telemetry"], temperature_c=40), [R.TELEMETRY_FROZEN]),
+    "an output beside those of the repeats": (
+        lambda d: d.tables["correctness"][0].update(output_sha256="0" * 64),
+        [],  # a gate
+    ),
 }
 
 
@@ -457,6 +472,52 @@ def test_cuda(tmp_path: Path, name: str) -> None:
     report = resealed(tmp_path, "cuda-event", change)
     assert list(report.codes) == expected
     pinned.compare("cuda-event", name, report)
+
+
+@pytest.mark.parametrize(
+    "reading", [{"sm_clock_mhz": 1965}, {"memory_clock_mhz": 3200}, {"temperature_c": 41}, {"power_w": 300.1}]
+)
+def test_one_reading_of_200_that_differs(tmp_path: Path, reading: dict[str, Any]) -> None:
+    def change(draft: Draft) -> None:
+        set_all(draft.tables["telemetry"], temperature_c=40)
+        draft.tables["telemetry"][-1].update(reading)
+
+    assert resealed(tmp_path, "cuda-event", change).reasons == ()
+
+
+def test_readings_alike(tmp_path: Path) -> None:
+    few = builder.draft(clock="cuda-event", change=lambda protocol: protocol["operating_points"].update(batch=[4]))
+    set_all(few.tables["telemetry"], temperature_c=40)
+    assert len(few.tables["telemetry"]) == 100
+    assert validate(few.seal(tmp_path / "few")).reasons == ()
+    scripted = builder.draft(clock="cuda-event")
+    set_all(scripted.tables["telemetry"], temperature_c=40)
+    for process in range(5):
+        environment(scripted, process, device="fake")
+    assert validate(scripted.seal(tmp_path / "scripted")).codes == (R.SYNTHETIC,)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bytes_", "least"),
+    [
+        ("NVIDIA H200", 52_428_799, 52_428_800),
+        ("NVIDIA A100-SXM4-80GB", 41_943_039, 41_943_040),
+        ("a GPU that nobody knows", 0, 1),
+    ],
+)
+def test_least_cache_of_a_gpu(tmp_path: Path, gpu: str, bytes_: int, least: int) -> None:
+    def built(size: int) -> Draft:
+        draft = builder.draft(
+            clock="cuda-event",
+            change=lambda p: (p["build"]["require"].update(gpu=gpu), p["timing"].update(min_l2_multiple=1e-9)),
+        )
+        set_all(draft.tables["processes"], l2_bytes=size)
+        return whole_gpu(draft, gpu)
+
+    (finding,) = validate(built(bytes_).seal(tmp_path / "smaller")).reasons
+    assert (finding.where, finding.got) == ("process=0:l2_bytes", f"{bytes_} bytes")
+    assert finding.expected == f"a cache of at least {least} bytes for {gpu}"
+    assert validate(built(least).seal(tmp_path / "enough")).reasons == ()
 
 
 def test_where_names_the_missing_edge(tmp_path: Path) -> None:

@@ -243,6 +243,30 @@ def test_gate_control_dose(tmp_path: Path) -> None:
     assert gates(numbers(tmp_path, duration=slow_warmup)) == [[], ["control_dose"]]
 
 
+@pytest.mark.parametrize("stage", [0, 1])
+def test_gate_determinism_sees_what_was_compared_with_the_truth(tmp_path: Path, stage: int) -> None:
+    def differ(draft: builder.Draft, arm: str = "cand", process: int = 4) -> None:
+        rows = [
+            r for r in draft.tables["correctness"] if (r["process"], r["point"], r["arm"]) == (process, "batch=4", arm)
+        ]
+        assert [row["stage"] for row in rows] == ["eager", "replay"]
+        rows[stage]["output_sha256"] = "0" * 64
+
+    assert gates(numbers(tmp_path, change=differ, clock="cuda-event")) == [[], ["determinism"]]
+    for number, harmless in enumerate((lambda d: differ(d, "copy"), of_another_truth)):
+        assert gates(numbers(tmp_path / str(number), change=harmless, clock="cuda-event")) == [[], []]
+
+
+def of_another_truth(draft: builder.Draft) -> None:
+    """Outputs under another truth than the arm's, and of an attempt that is not analysed."""
+    rows = [row for row in draft.tables["correctness"] if row["arm"] == "cand"]
+    draft.tables["correctness"].extend(row | {"truth": "batch", "output_sha256": "1" * 64} for row in rows)
+    draft.tables["correctness"].sort(key=lambda row: row["process"])
+    builder.with_attempt(draft, 2, 33)
+    at = next(i for i, row in enumerate(draft.tables["correctness"]) if row["process"] == 2)
+    draft.tables["correctness"].insert(at, rows[-1] | {"process": 2, "attempt": 0, "output_sha256": "2" * 64})
+
+
 def test_gate_determinism(tmp_path: Path) -> None:
     def differ(draft: builder.Draft) -> None:
         draft.tables["repeats"][0]["output_sha256"] = "0" * 64

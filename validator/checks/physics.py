@@ -2,11 +2,13 @@
 
 Rules (results/README.md and protocols/README.md):
 1. Durations are positive; times agree with each other (``validator.checks.times``).
-2. On a CUDA clock the stream was blocked, no work escaped the events, and rotated weights exceed the cache.
+2. On a CUDA clock the stream was blocked, no work escaped the events, and rotated weights exceed the cache, which is no smaller
+   than that of the GPU that is named, where its size is known.
 3. No time is shorter than its bytes take at the locked peak.
 4. A delay stands in timed rows of the positive control alone, in all of them, and is the one that the protocol derives from
    the baseline's warm-up in that process and point.
 5. What was timed was correct: the locked tolerances are applied again to the logged errors.
+6. Hundreds of readings of a GPU under load are not all the same: locked clocks do not lock temperature and power.
 Checks that have no subject are listed as not applicable; nothing here drops a row.
 """
 
@@ -30,6 +32,13 @@ from validator.reasons import Reason
 _SPARE_NS = 100_000
 _POST_SYNC_NS = 50_000
 _DOSE = 1.5
+_READINGS = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w")
+_LEAST_READINGS = 200
+_MIB = 1 << 20
+_LEAST_L2 = {  # some drivers say 60 MiB for 50; a part of a GPU (MIG) has less
+    **dict.fromkeys(("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"), 50 * _MIB),
+    **dict.fromkeys(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"), 40 * _MIB),
+}
 _WHOLE_LAYER = ("baseline", "candidate", "comparator", "aa_control", "positive_control")
 
 
@@ -61,6 +70,9 @@ def check_physics(view: View, not_applicable: list[NotApplicable]) -> Outcome:
         findings.extend(_flushes(view))
     elif cuda:
         not_applicable.append(NotApplicable(check="cold cache", why=f"the cache is {protocol.cache}"))
+    if protocol.cache in ("cold-rotate", "cold-flush"):
+        findings.extend(_cache_sizes(view))
+    findings.extend(_readings(view))
     correctness = view.bundle.frame("correctness")
     if correctness is not None:
         findings.extend(first(_correctness(view, correctness)))
@@ -120,8 +132,6 @@ def _blocked(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Fi
 def _groups(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     """Check what is judged per (process, point, arm): escaped work and the physical floor."""
     cuda, peak = view.protocol.clock == "cuda-event", view.protocol.peak_gb_per_s
-    if not cuda and peak is None:
-        return
     layout = view.rows.layout
     for cell, rows in view.rows.by_cell(segment, timed=True):
         point, arm = divmod(cell, len(layout.arms))
@@ -188,6 +198,27 @@ def _cache(view: View) -> Iterator[Finding]:
                     expected = f"at least {multiple:g} x {record.l2_bytes} bytes of rotated weights"
                     yield finding(Reason.CACHE_NOT_COLD, where, expected, f"{rotated} bytes")
                     break
+
+
+def _cache_sizes(view: View) -> Iterator[Finding]:
+    for record in view.bundle.processes or ():
+        gpu = record.environment
+        least = 1 if gpu.mig else _LEAST_L2.get(str(gpu.gpu), 1)
+        if gpu.device == "cuda" and record.l2_bytes < least:
+            expected = f"a cache of at least {least} bytes for {gpu.gpu}"
+            yield finding(Reason.CACHE_NOT_COLD, f"{record.name}:l2_bytes", expected, f"{record.l2_bytes} bytes")
+            return
+
+
+def _readings(view: View) -> Iterator[Finding]:
+    frame = view.bundle.frame("telemetry")
+    cuda = any(record.environment.device == "cuda" for record in view.bundle.processes or ())
+    if not cuda or frame is None or frame.rows < _LEAST_READINGS:
+        return
+    if all(np.ptp(frame.numbers[name].astype(np.float64)) == 0 for name in _READINGS):
+        got = ", ".join(f"{name} {frame.numbers[name][0]}" for name in _READINGS)
+        expected = "readings of which two differ in clock, temperature or power"
+        yield finding(Reason.TELEMETRY_FROZEN, "telemetry.parquet", expected, f"{frame.rows} rows of {got}")
 
 
 def _flushes(view: View) -> Iterator[Finding]:

@@ -150,7 +150,7 @@ def _fixture(view: StudyView) -> Iterator[Finding]:
                 (ids, weights),
                 own,
             )
-    known = [record for record in view.bundle.processes or () if record.environment.known and record.fixture_sha256]
+    known = [record for record in view.bundle.processes or () if record.environment.known]
     if not known:
         return
     wanted = view.captured.fixture_sha256 if view.captured else layer_digest(view.study.sizes, view.plans)

@@ -187,6 +187,18 @@ def repeats_emptied(copy: WorkingCopy) -> None:
     copy.take("repeats", [])
 
 
+@mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=all_of(CLAIMED, with_rows("repeats")))
+def output_of_another_call(copy: WorkingCopy) -> None:
+    """A deterministic arm's repeats are alike, but what was compared with the truth in one process was another output."""
+    compared = {copy.protocol()["comparison"][0][side] for side in ("candidate", "baseline")}
+    arms = {arm["name"]: arm["correctness"] for arm in copy.protocol()["arm"] if arm["name"] in compared}
+    name = next((name for name, held in arms.items() if held.get("deterministic")), None)
+    if name is None:
+        raise NoSubjectError("no arm of the first comparison claims to be deterministic")
+    rows = copy.rows("correctness", **subject(copy), arm=name, truth=arms[name]["truth"])
+    copy.set_values("correctness", rows, output_sha256="0" * 64)
+
+
 @mutation(Reason.CLAIM_MISMATCH, reseal=True, applies_to=CLAIMED)
 def baseline_slowed(copy: WorkingCopy) -> None:
     """The baseline's samples of one process are three percent longer, everything resealed but the analysis."""

@@ -178,6 +178,14 @@ def cache_larger(copy: WorkingCopy) -> None:
     copy.set_columns("processes", l2_bytes=[size * 1_000_000 for size in sizes])
 
 
+@mutation(Reason.CACHE_NOT_COLD, reseal=True, applies_to=all_of(CUDA, having(cache="cold-rotate")))
+def cache_left_out(copy: WorkingCopy) -> None:
+    """The device is said to have no cache, which any weights exceed."""
+    if copy.read_environment(0)["device"] != "cuda":
+        raise NoSubjectError("a scripted device may have no cache")
+    copy.set_columns("processes", l2_bytes=[0] * len(copy.column("processes", "l2_bytes")))
+
+
 @mutation(Reason.CACHE_NOT_COLD, reseal=True, applies_to=all_of(CUDA, having(cache="cold-flush", has_peak=True)))
 def flush_too_short(copy: WorkingCopy) -> None:
     """One flush took a nanosecond."""
@@ -224,6 +232,16 @@ def delay_larger_than_planned(copy: WorkingCopy) -> None:
     for row in rows:
         delays[row] = round(delays[row] * 1.75 / 1.5)
     copy.set_columns("samples", injected_ns=delays)
+
+
+@mutation(Reason.TELEMETRY_FROZEN, reseal=True, applies_to=all_of(CUDA, with_rows("telemetry")))
+def readings_all_alike(copy: WorkingCopy) -> None:
+    """Every reading of the device is the first one again."""
+    rows = len(copy.column("telemetry", "power_w"))
+    if copy.read_environment(0)["device"] != "cuda" or rows < 200:
+        raise NoSubjectError("a scripted device has no sensors, and a few readings may be alike")
+    names = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "throttle_reasons")
+    copy.set_columns("telemetry", **{name: copy.column("telemetry", name)[:1] * rows for name in names})
 
 
 @mutation(Reason.CORRECTNESS_FAILED, reseal=True, applies_to=with_rows("correctness"))

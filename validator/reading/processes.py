@@ -44,6 +44,7 @@ class Environment:
     packages: tuple[tuple[str, str | None, str | None, str | None], ...]  # name, installed, imported, file
     gpu: str | None
     compute_capability: str | None
+    mig: bool
     sources: tuple[tuple[str, str], ...]
 
     @property
@@ -189,6 +190,7 @@ def _environment(frame: Frame, row: int, findings: list[Finding]) -> Environment
         packages=tuple(_package(name, _mapping(entry)) for name, entry in packages.items()),
         gpu=_text(gpu.get("name")),
         compute_capability=_text(gpu.get("compute_capability")),
+        mig=gpu.get("mig") is True,
         sources=_strings(value.get("sources")),
     )
 

@@ -66,16 +66,10 @@ def _processes(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]
 
 
 def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
-    frame = view.bundle.frame("repeats")
-    outputs: dict[str, set[str]] = {}
-    for row in range(frame.rows if frame is not None else 0):
-        assert frame is not None
-        if frame.text("point", row) == item.point and measured.analysed(*frame.process(row)):
-            outputs.setdefault(frame.text("arm", row), set()).add(frame.text("output_sha256", row))
     for name in (item.arm, item.other):
         tolerance = view.protocol.arm(name).tolerance
-        distinct = len(outputs.get(name, ()))
-        if tolerance is not None and tolerance.deterministic and distinct > 1:
+        distinct = len(_outputs(view, measured, item.point, name)) if tolerance and tolerance.deterministic else 0
+        if distinct > 1:
             yield Gate(gate="determinism", detail=f"{name} claims to be deterministic and gave {distinct} outputs")
             return
         if tolerance is None or not tolerance.batch_invariant:
@@ -85,6 +79,20 @@ def _determinism(view: View, measured: Measurements, item: Pair) -> Iterator[Gat
             seen = f"{among.equal} of {among.tested} batches equal, {among.outputs} outputs of token 0"
             yield Gate(gate="determinism", detail=f"{name} claims to be batch-invariant: {seen}")
             return
+
+
+def _outputs(view: View, measured: Measurements, point: str, arm: str) -> set[str]:
+    """Give the outputs of an arm's repeats, and those that were compared with its truth: all of one call."""
+    truth, found = view.protocol.tolerance_of(view.protocol.arm(arm)).truth, set()
+    for name in ("repeats", "correctness"):
+        frame = view.bundle.frame(name)
+        for row in range(frame.rows if frame is not None else 0):
+            assert frame is not None
+            here = (frame.text("point", row), frame.text("arm", row)) == (point, arm)
+            asked = name == "repeats" or frame.text("truth", row) == truth
+            if here and asked and measured.analysed(*frame.process(row)):
+                found.add(frame.text("output_sha256", row))
+    return found
 
 
 def spread(item: Pair, resolution_ns: int) -> Iterator[Gate]:
@@ -143,7 +151,7 @@ def _dose(view: View, measured: Measurements, controls: tuple[Pair, ...]) -> Ite
 
 def _clocks(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
     frame = view.bundle.frame("telemetry")
-    if frame is None or not frame.rows:
+    if frame is None:
         return
     attempts = {(record.process, record.attempt) for record in measured.records}
     process, attempt = (frame.numbers[name].astype(np.int64) for name in ("process", "attempt"))
@@ -154,9 +162,9 @@ def _clocks(view: View, measured: Measurements, item: Pair) -> Iterator[Gate]:
     here = mine & (frame.texts["point"].recoded([item.point]) == 0) & (block >= 0)
     if not here.any():
         return
-    blocks = process[here] * 2**32 + block[here]
+    blocks = np.stack([process[here], block[here]], axis=1)
     slowed = (frame.numbers["throttle_reasons"].astype(np.int64)[here] & _SLOWDOWN) != 0
-    total, bad = len(np.unique(blocks)), len(np.unique(blocks[slowed]))
+    total, bad = (len(np.unique(rows, axis=0)) for rows in (blocks, blocks[slowed]))
     clock = frame.numbers["sm_clock_mhz"].astype(np.float64)
     arms = frame.texts["arm"].recoded([item.arm, item.other])
     medians = [float(np.median(clock[here & (arms == i)])) if (here & (arms == i)).any() else 0.0 for i in (0, 1)]

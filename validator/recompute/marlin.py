@@ -103,7 +103,7 @@ def laid_out(ids: Sequence[int], order: Sequence[int], block: int) -> Aligned:
     rows: list[int] = []
     experts: list[int] = []
     for route in order:
-        if len(rows) % block and experts[-1] != ids[route]:
+        if experts and experts[-1] != ids[route]:
             rows += [len(ids)] * (-len(rows) % block)
         if len(rows) % block == 0:
             experts.append(ids[route])

@@ -131,7 +131,7 @@ def bootstrap_t(ratios: Sequence[float], *, alpha: float, key: tuple[int, int]) 
     pairs; that one is then summed exactly.
     """
     count = len(ratios)
-    if count < 2 or max(ratios) == min(ratios):
+    if count < 2:
         return None
     values, whole = np.asarray(ratios, dtype=np.float64), moments(ratios)
     batch = max(1, _AT_ONCE // count)
@@ -150,10 +150,9 @@ def bootstrap_t(ratios: Sequence[float], *, alpha: float, key: tuple[int, int]) 
 
 
 def _studentised(rows: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
-    """Give (mean_b - mean) / se_b of every row, minus infinity where a row has no spread."""
-    count = rows.shape[1]
+    """Give (mean_b - mean) / se_b of every row but for a factor that all share, minus infinity where a row has no spread."""
     means = rows.mean(axis=1)
-    errors = np.sqrt(((rows - means[:, None]) ** 2).sum(axis=1) / (count - 1)) / math.sqrt(count)
+    errors = np.sqrt(((rows - means[:, None]) ** 2).sum(axis=1))
     same = rows.max(axis=1) == rows.min(axis=1)
     errors[same] = 1.0
     return np.where(same, -np.inf, (means - mean) / errors)

@@ -80,10 +80,10 @@ def shape_of(values: Floats) -> Shape | None:
     if count < LEAST or values.min() <= 0 or values.min() == values.max():
         return None
     half = count // 2
-    lags = min(math.floor(4 * (count / 100) ** (2 / 9)), count - 1)
-    rho = autocorrelations(values, max(lags, 1))
+    lags = math.floor(4 * (count / 100) ** (2 / 9))  # from 1 to less than the count, for 4 values and more
+    rho = autocorrelations(values, lags)
     weights = 1 - np.arange(1, lags + 1) / (lags + 1)
-    inflation = 1 + 2 * float(weights @ rho[:lags])
+    inflation = 1 + 2 * float(weights @ rho)
     if inflation <= _ZERO:
         return None
     return Shape(

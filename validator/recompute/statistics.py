@@ -116,7 +116,7 @@ def estimate(ratios: LogRatios, *, alpha: float, margin: float) -> Estimate:
         p_non_inferior, p_superior = high.p_below(math.log1p(margin)), high.p_below(0.0)
         p_lower = low.p_above(-math.log1p(margin))
         if plain.error > 0:
-            p_differs = min(1.0, 2 * float(stdtr(plain.freedom, -abs(plain.mean) / plain.error)))
+            p_differs = 2 * float(stdtr(plain.freedom, -abs(plain.mean) / plain.error))
     return Estimate(
         ratio=ratio,
         lower=lower,

@@ -115,17 +115,17 @@ def _uneven(view: View) -> Iterator[Uneven]:
 
 
 def _stages(arms: tuple[ArmSummary, ...]) -> Iterator[StageShare]:
-    components = [arm for arm in arms if arm.role == "component" and arm.median_ns is not None]
+    components = [(arm, arm.median_ns) for arm in arms if arm.role == "component" and arm.median_ns is not None]
     sums: dict[str, float] = {}
-    for arm in components:
-        sums[arm.operating_point] = sums.get(arm.operating_point, 0.0) + (arm.median_ns or 0.0)
-    for arm in components:
+    for arm, middle in components:
+        sums[arm.operating_point] = sums.get(arm.operating_point, 0.0) + middle
+    for arm, middle in components:
         total = sums[arm.operating_point]
         yield StageShare(
             operating_point=arm.operating_point,
             arm=arm.arm,
-            median_ns=arm.median_ns or 0.0,
-            percent_of_stages=100 * (arm.median_ns or 0.0) / total,
+            median_ns=middle,
+            percent_of_stages=100 * middle / total,
         )
 
 
@@ -194,7 +194,7 @@ def _repacking(view: View) -> Iterator[Repacking]:
 
 def _power_cap(view: View) -> Iterator[PowerCap]:
     frame = view.bundle.frame("telemetry")
-    if frame is None or not frame.rows:
+    if frame is None:
         return
     points = view.rows.layout.points
     place = frame.texts["point"].recoded(points)

@@ -80,7 +80,7 @@ def test_determinism() -> None:
     assert diagnostics.determinism([]) is None
     assert diagnostics.determinism([same, Outputs(arm="x", output_sha256=())]) is None
     found = diagnostics.determinism([same, other])
-    assert found == GateFinding(gate=Gate.DETERMINISM, detail="cand: 2 different outputs in 3 repeats")
+    assert found == GateFinding(gate=Gate.DETERMINISM, detail="cand: 2 different outputs in 3 calls")
 
 
 @pytest.mark.parametrize(

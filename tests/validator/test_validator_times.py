@@ -1,0 +1,597 @@
+"""Times, telemetry and physics, check by check: a clean bundle in memory with one thing changed, and exactly what is said."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import memory
+import numpy as np
+import pytest
+from memory import Rows, edited, seen, surroundings, with_records, with_rows
+
+from validator.checks.physics import check_physics
+from validator.checks.telemetry import check_telemetry
+from validator.checks.times import check_times
+from validator.findings import NotApplicable
+from validator.reading.bundle import Bundle
+from validator.reading.processes import ProcessRecord
+from validator.reading.rows import View
+from validator.reasons import Reason as R
+
+
+def host() -> Bundle:
+    return memory.built("host")
+
+
+def cuda() -> Bundle:
+    return memory.built("cuda-event")
+
+
+def samples(bundle: Bundle) -> Rows:
+    frame = bundle.frame("samples")
+    assert frame is not None
+    return memory.rows_of(frame)
+
+
+def with_samples(bundle: Bundle, change: Callable[[Rows], object]) -> Bundle:
+    return with_rows(bundle, "samples", change)
+
+
+def cells(rows: Rows, **wanted: Any) -> Rows:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def with_protocol(view: View, **values: Any) -> View:
+    return replace(view, protocol=replace(view.protocol, **values))
+
+
+def times(bundle: Bundle) -> memory.Said:
+    return memory.said(check_times(seen(bundle)))
+
+
+def telemetry(bundle: Bundle) -> memory.Said:
+    frame = bundle.frame("telemetry")
+    assert frame is not None
+    return memory.said(check_telemetry(seen(bundle), frame, []))
+
+
+def physics(view: View, *reasons: R) -> memory.Said:
+    found = memory.said(check_physics(view, []).findings)
+    return [item for item in found if item[0] in reasons or not reasons]
+
+
+def test_clean_bundles_have_no_finding() -> None:
+    for bundle in (host(), cuda()):
+        assert (times(bundle), physics(seen(bundle))) == ([], [])
+    assert telemetry(cuda()) == []
+
+
+# times
+
+
+@pytest.mark.parametrize("change", [{"post_sync_ns": -1}, {"host_end_ns": 0}])
+def test_a_sample_against_itself(change: dict[str, int]) -> None:
+    def edit(rows: Rows) -> None:
+        rows[8].update(change)
+
+    (found,) = times(with_samples(cuda(), edit))
+    rows = samples(cuda())
+    row = rows[8] | change
+    assert found == (
+        R.TIME_DISORDER,
+        "samples.parquet:host_start_ns[8] process=0",
+        f"a start no earlier than the end before (after {rows[7]['host_end_ns']})",
+        f"start {row['host_start_ns']}, end {row['host_end_ns']}, post_sync {row['post_sync_ns']} (1 row)",
+    )
+
+
+def test_the_shortest_duration_on_a_host() -> None:
+    (found,) = times(with_samples(host(), lambda rows: rows[8].update(duration_ns=1)))
+    row = samples(host())[8]
+    wall = row["host_end_ns"] - row["host_start_ns"]
+    where = "samples.parquet:duration_ns[8] process=0"
+    assert found == (R.TIME_DISORDER, where, f"{wall} ns, from host_start_ns to host_end_ns", "1 ns (1 row)")
+    assert times(with_samples(host(), lambda rows: rows[8].update(duration_ns=0))) == []  # said elsewhere
+
+
+@pytest.mark.parametrize(("more", "bad"), [(0, False), (1, True)])
+def test_an_event_is_no_longer_than_the_host_waited(more: int, bad: bool) -> None:
+    def change(rows: Rows) -> None:
+        for at, row in enumerate(rows):
+            row["duration_ns"], row["host_start_ns"], row["host_end_ns"] = 2_100_000, at * 10**7, at * 10**7 + 2_100_000
+        rows[8]["duration_ns"] = 2_103_100 + more
+
+    found = times(with_samples(cuda(), change))
+    wanted = (
+        R.ESCAPED_WORK,
+        "samples.parquet:duration_ns[8] process=0",
+        "events of at most the 2100000 ns of host time",
+        f"{2_103_100 + more} ns (1 row)",
+    )
+    assert [item for item in found if item[0] is R.ESCAPED_WORK] == ([wanted] if bad else [])
+
+
+def waiting(arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, ...] = ()) -> Bundle:
+    """Durations that differ by a few steps; the host waits 20 us beyond them, for some arms longer (at batch=4 in process 1)."""
+
+    def change(rows: Rows) -> None:
+        kept = [row for row in rows if not (row["arm"] in left_out and row["point"] == "batch=4")]
+        now = 0
+        for at, row in enumerate(kept):
+            mine = (row["point"], row["process"]) == ("batch=4", 1)
+            wait = 20_000 + (arms.get(row["arm"], 0) if mine else 0)
+            row["duration_ns"] = duration + at * 7 % 64 + row["process"]
+            row["host_start_ns"], row["host_end_ns"] = now, now + row["duration_ns"] + wait
+            now = row["host_end_ns"] + 1000
+        rows[:] = kept
+
+    return with_samples(cuda(), change)
+
+
+def standing_out(arm: str, wait: int) -> tuple[R, str, str, str]:
+    expected = "a host that waits 20000 ns beyond the events, as for the other arms, give or take 30250 ns"
+    return R.ESCAPED_WORK, f"process=1 point=batch=4 arm={arm}", expected, f"{wait} ns"
+
+
+def waits(bundle: Bundle) -> memory.Said:
+    return [item for item in times(bundle) if item[0] is R.ESCAPED_WORK]
+
+
+def test_an_arm_for_which_the_host_waits_longer() -> None:
+    assert waits(waiting({"cand": 30_000})) == []
+    assert waits(waiting({"cand": 40_000})) == [standing_out("cand", 60_000)]
+    # four arms are enough to say what is usual, three are not
+    assert waits(waiting({"cand": 40_000}, left_out=("copy",))) == [standing_out("cand", 60_000)]
+    assert waits(waiting({"cand": 40_000}, left_out=("copy", "same"))) == []
+    # an arm whose work is mostly outside the events is said elsewhere, and the others are judged
+    assert waits(waiting({"base": 300_000, "cand": 40_000})) == [standing_out("cand", 60_000)]
+
+
+def test_points_after_one_with_few_arms() -> None:
+    def change(rows: Rows) -> None:
+        rows[:] = [row for row in rows if row["arm"] in ("base", "cand") or row["point"] == "batch=4"]
+
+    assert waits(with_samples(waiting({"slow": 40_000}), change)) == [standing_out("slow", 60_000)]
+
+
+@pytest.mark.parametrize(("values", "found"), [(5, False), (6, True)])
+def test_durations_of_another_process(values: int, found: bool) -> None:
+    def change(rows: Rows) -> None:
+        for process in (1, 3):
+            for at, row in enumerate(cells(rows, process=process, arm="cand", point="mib=2")):
+                row["duration_ns"] = 1_000_000 + at % values
+
+    def more(rows: Rows) -> None:
+        """So that there are twelve of them, and other arms with too few come before."""
+        for process in range(5):
+            own = cells(rows, process=process, arm="cand", point="mib=2")
+            at = rows.index(own[-1])
+            rows[at:at] = [dict(row) for row in own]
+        change(rows)
+
+    for edit, expected in ((change, []), (more, [R.ROWS_DUPLICATED] * found)):
+        said = [item for item in times(with_samples(host(), edit)) if item[0] is R.ROWS_DUPLICATED]
+        assert [item[0] for item in said] == expected
+        if said:
+            where = "process=3 point=mib=2 arm=cand"
+            assert said[0][1:] == (where, "durations of its own", "16 durations, those of process=1")
+    scripted = with_records(
+        with_samples(host(), more), edited(1, environment=surroundings(records(host())[1], device="fake").environment)
+    )
+    assert [item for item in times(scripted) if item[0] is R.ROWS_DUPLICATED] == []
+
+
+def records(bundle: Bundle) -> list[ProcessRecord]:
+    return list(bundle.processes or ())
+
+
+def test_a_copy_after_a_scripted_process() -> None:
+    def change(rows: Rows) -> None:
+        for process in (1, 3):
+            own = cells(rows, process=process, arm="cand", point="mib=2")
+            for at, row in enumerate(own):
+                row["duration_ns"] = 1_000_000 + at
+            rows[rows.index(own[-1]) : rows.index(own[-1])] = [dict(row) for row in own]
+
+    bundle = with_records(with_samples(host(), change), lambda r: r.__setitem__(0, surroundings(r[0], device="fake")))
+    assert [item[0] for item in times(bundle) if item[0] is R.ROWS_DUPLICATED] == [R.ROWS_DUPLICATED]
+
+
+def test_processes_that_say_no_time() -> None:
+    def change(found: list[ProcessRecord]) -> None:
+        found[0] = replace(found[0], started=None)
+        found[1] = replace(found[1], ended=None)
+        assert found[3].started is not None
+        found[3] = replace(found[3], started=found[3].started - timedelta(days=1))
+
+    assert [item[:2] for item in times(with_records(host(), change))] == [
+        (R.TIME_DISORDER, "process=3:started_utc"),
+    ]
+
+
+def test_host_times_longer_than_utc_says() -> None:
+    def change(rows: Rows) -> None:
+        last = cells(rows, process=4)[-1]
+        last["host_end_ns"] += 200_000_000_000
+        last["duration_ns"] += 200_000_000_000
+
+    rows = samples(host())
+    own = cells(rows, process=4)
+    spent = (own[-1]["host_end_ns"] + 200_000_000_000 - own[0]["host_start_ns"]) / 1e9
+    assert times(with_samples(host(), change)) == [
+        (
+            R.TIME_DISORDER,
+            f"samples.parquet:host_end_ns[{len(rows) - 1}] process=4",
+            "host times over at most 120 s",
+            f"{spent:.0f} s",
+        )
+    ]
+
+
+def stepped(off: int, tick: tuple[int, ...] = (32,) * 5, step: int = 32, value: int = 5) -> Bundle:
+    """Durations in steps, but for some rows; the first is a nanosecond long."""
+
+    def change(rows: Rows) -> None:
+        for at, row in enumerate(rows):
+            row["duration_ns"] = row["duration_ns"] // step * step + (value if at < off else 0)
+
+    bundle = with_samples(cuda(), change)
+    return with_records(
+        bundle,
+        lambda r: r.__setitem__(slice(None), [replace(x, clock_tick_ns=t) for x, t in zip(r, tick, strict=True)]),
+    )
+
+
+def ticks(bundle: Bundle) -> memory.Said:
+    return [item for item in times(bundle) if item[0] is R.TICK_MISMATCH]
+
+
+def test_steps_of_the_clock() -> None:
+    total = len(samples(cuda()))
+    assert ticks(stepped(0)) == []
+    half = total // 2
+    assert ticks(stepped(half)) == []
+    first = stepped(half - 1)
+    got = f"{samples(first)[0]['duration_ns']} ns ({half - 1} of {total} rows of the bundle are off)"
+    where = "samples.parquet:duration_ns[0] process=0"
+    assert ticks(first) == [(R.TICK_MISMATCH, where, "a multiple of 32 ns, the clock's step", got)]
+
+
+def test_a_duration_of_one_nanosecond_is_off_the_clock() -> None:
+    bundle = with_samples(stepped(0), lambda rows: rows[3].update(duration_ns=1))
+    assert [item[1] for item in ticks(bundle)] == ["samples.parquet:duration_ns[3] process=0"]
+    assert ticks(with_samples(stepped(0), lambda rows: rows[3].update(duration_ns=-1))) == []
+
+
+def test_a_process_whose_clock_counts_finely() -> None:
+    bundle = stepped(0, tick=(1, 32, 32, 32, 32))
+
+    def even(rows: Rows) -> None:
+        for row in rows:
+            row["duration_ns"] = row["duration_ns"] // 32 * 32 + (3 + row["sample"] if row["process"] == 0 else 0)
+        cells(rows, process=4)[0]["duration_ns"] += 7
+
+    at = next(i for i, row in enumerate(samples(cuda())) if row["process"] == 4)
+    assert [item[1] for item in ticks(with_samples(bundle, even))] == [f"samples.parquet:duration_ns[{at}] process=4"]
+
+
+# telemetry
+
+
+def test_a_bundle_without_telemetry() -> None:
+    def scripted(found: list[ProcessRecord]) -> None:
+        found[:] = [surroundings(record, device="fake") for record in found]
+
+    not_applicable: list[NotApplicable] = []
+    empty = with_records(with_rows(cuda(), "telemetry", lambda rows: rows.clear()), scripted)
+    frame = empty.frame("telemetry")
+    assert frame is not None
+    assert list(check_telemetry(seen(empty), frame, not_applicable)) == []
+    assert [(item.check, item.why) for item in not_applicable] == [("clocks", "no telemetry")]
+    other_clock = with_protocol(seen(with_rows(cuda(), "telemetry", lambda rows: rows.clear())), clock="host")
+    assert list(check_telemetry(other_clock, frame, not_applicable)) == []
+
+
+def cut_short(bundle: Bundle, process: int) -> tuple[Bundle, str]:
+    """The process failed before the last sample of its last point; gives that point."""
+    rows = samples(bundle)
+    last = max(i for i, row in enumerate(rows) if row["process"] == process)
+    short = with_samples(bundle, lambda found: found.__delitem__(last))
+    return with_records(short, edited(process, status="failed")), rows[last]["point"]
+
+
+def test_telemetry_of_a_point_that_was_not_completed() -> None:
+    bundle, point = cut_short(cuda(), 3)
+    assert telemetry(bundle) == []
+
+    def drop(rows: Rows) -> None:
+        rows[:] = [row for row in rows if (row["process"], row["point"]) != (3, point)]
+
+    assert telemetry(with_rows(bundle, "telemetry", drop)) == []
+
+    def drop_all(rows: Rows) -> None:
+        rows[:] = [row for row in rows if row["process"] != 3]
+
+    (found,) = telemetry(with_rows(bundle, "telemetry", drop_all))
+    expected = "20 rows, before and after every timed block of every arm"
+    assert (found[0], found[2], found[3]) == (R.ROWS_MISSING, expected, "20 rows missing")
+
+
+def test_samples_of_unknown_points_arms_and_blocks_have_no_telemetry() -> None:
+    at = next(i for i, row in enumerate(samples(cuda())) if row["block"] == 1)
+    for change in ({"arm": "nobody"}, {"point": "nowhere"}, {"block": 7}, {"block": -5}):
+        bundle = with_samples(cuda(), lambda rows, change=change: rows.append(rows[at] | change))  # type: ignore[misc]
+        assert telemetry(bundle) == [], change
+
+
+def test_telemetry_of_the_first_cell_where_it_was_not_timed() -> None:
+    def drop(rows: Rows) -> None:
+        rows[:] = [row for row in rows if (row["process"], row["point"], row["arm"]) != (2, "batch=1", "base")]
+
+    bundle = with_records(with_samples(cuda(), drop), edited(2, unsupported=(("batch=1", "base"),)))
+
+    def keep_one(rows: Rows) -> None:
+        rows[:] = [
+            row
+            for row in rows
+            if (row["process"], row["point"], row["arm"]) != (2, "batch=1", "base")
+            or (row["block"], row["edge"]) == (0, "before")
+        ]
+
+    assert telemetry(with_rows(bundle, "telemetry", keep_one)) == [
+        (
+            R.ORDER_NOT_AS_PLANNED,
+            "telemetry.parquet process=2",
+            "rows of what was timed",
+            "point=batch=1 block=0 arm=base edge=before (1 rows)",
+        )
+    ]
+
+
+def test_only_timed_blocks_have_telemetry() -> None:
+    def no_block(rows: Rows) -> None:
+        rows[:] = [row for row in rows if row["block"] != 1]
+
+    assert [item[0] for item in telemetry(with_rows(cuda(), "telemetry", no_block))] == [R.ROWS_MISSING] * 5
+
+    # with its only block cut off, an arm has warm-up rows alone
+    def warm(rows: Rows) -> None:
+        rows[:] = [
+            row for row in rows if row["warmup"] or (row["process"], row["point"], row["arm"]) != (2, "batch=1", "copy")
+        ]
+
+    bundle = with_records(with_samples(cuda(), warm), edited(2, status="failed"))
+    (found,) = telemetry(bundle)
+    assert found[0] is R.ORDER_NOT_AS_PLANNED
+    assert found[3].endswith("(4 rows)")
+
+
+# physics
+
+
+def test_the_shortest_duration_is_positive() -> None:
+    def view(duration: int) -> View:
+        return seen(with_samples(cuda(), lambda rows: rows[60].update(duration_ns=duration)))
+
+    assert physics(view(1), R.NON_POSITIVE_DURATION) == []
+    where = "samples.parquet:duration_ns[60] process=0"
+    assert physics(view(0), R.NON_POSITIVE_DURATION) == [
+        (R.NON_POSITIVE_DURATION, where, "more than 0 ns", "0 ns (1 row)")
+    ]
+
+
+def dosed(rows: Rows, **wanted: Any) -> Rows:
+    return cells(rows, arm="slow", warmup=False, **wanted)
+
+
+def test_injections() -> None:
+    def one(rows: Rows) -> None:
+        dosed(rows)[0]["injected_ns"] = 1
+
+    at = samples(cuda()).index(dosed(samples(cuda()))[0])
+    point = samples(cuda())[at]["point"]
+    dose = samples(cuda())[at]["injected_ns"]
+    where = f"samples.parquet:injected_ns[{at}] process=0"
+    wanted = f"{dose} ns, from 2 warm-up samples of the baseline"
+    assert physics(seen(with_samples(cuda(), one))) == [
+        (R.INJECTION_MISMATCH, f"{where} point={point}", wanted, "1 ns (1 row)")
+    ]
+
+    def two(rows: Rows) -> None:
+        dosed(rows)[0]["injected_ns"], dosed(rows)[1]["injected_ns"] = dose + 1, dose + 2
+        dosed(rows)[2]["injected_ns"] = dose - 3
+
+    second = samples(cuda()).index(dosed(samples(cuda()))[1])
+    assert physics(seen(with_samples(cuda(), two))) == [
+        (
+            R.INJECTION_MISMATCH,
+            f"samples.parquet:injected_ns[{second}] process=0 point={point}",
+            wanted,
+            f"{dose + 2} ns (2 rows)",
+        )
+    ]
+
+    def none(rows: Rows) -> None:
+        dosed(rows)[0]["injected_ns"] = 0
+        cells(rows, arm="base")[0]["injected_ns"] = 1
+
+    found = physics(seen(with_samples(cuda(), none)))
+    assert [item[2:] for item in found] == [("0 ns", "1 ns (2 rows)")]
+    unknown = seen(with_samples(cuda(), lambda rows: cells(rows, arm="copy", warmup=False)[0].update(arm="nobody")))
+    assert physics(unknown, R.INJECTION_MISMATCH) == []
+
+
+def test_doses_without_a_warmup_of_the_baseline() -> None:
+    def view(point: str) -> View:
+        def change(rows: Rows) -> None:
+            gone = [row for row in rows if (row["arm"], row["warmup"], row["point"]) == ("base", True, point)]
+            dosed(rows, process=0, point="batch=1")[0]["injected_ns"] = 1
+            dosed(rows, process=0, point="batch=4")[0]["injected_ns"] = 2
+            rows[:] = [row for row in rows if row not in gone]
+
+        return seen(with_samples(cuda(), change))
+
+    for point, left in (("batch=1", "batch=4"), ("batch=4", "batch=1")):
+        found = physics(view(point), R.INJECTION_MISMATCH)
+        assert [item[1].rpartition(" ")[2] for item in found] == [f"point={left}"]
+
+
+def test_a_device_that_is_busy_after_the_stop_event() -> None:
+    def view(post: int) -> View:
+        def change(rows: Rows) -> None:
+            now = 0
+            for row in rows:
+                row["duration_ns"] = 2_000_000
+                row["host_start_ns"], row["host_end_ns"] = now, now + 2_010_000
+                row["post_sync_ns"] = post
+                now = row["host_end_ns"] + 1_000_000
+
+        return seen(with_samples(cuda(), change))
+
+    assert physics(view(100_000), R.ESCAPED_WORK) == []
+    found = physics(view(100_001), R.ESCAPED_WORK)
+    assert len(found) == 50
+    assert found[0][2:] == ("a median post_sync of at most 100000 ns", "100001 ns")
+
+
+def floor(view: View) -> memory.Said:
+    """What is said of the candidate at batch=1 in process 0, whose samples take 4 x 393216 bytes at 1.572864 bytes a nanosecond: 1 ms."""
+    return physics(with_protocol(view, peak_gb_per_s=1.572864), R.BELOW_FLOOR)
+
+
+def timed_at(durations: list[int]) -> View:
+    def change(rows: Rows) -> None:
+        own = cells(rows, process=0, point="batch=1", arm="cand", warmup=False)
+        assert len(own) == len(durations) == 6
+        for row, duration in zip(own, durations, strict=True):
+            row["duration_ns"] = duration
+        for row in rows:
+            if row["arm"] != "cand" or row["process"] != 0 or row["point"] != "batch=1":
+                row["duration_ns"] = 10**9
+
+    return seen(with_samples(cuda(), change))
+
+
+def test_the_floor() -> None:
+    where = "process=0 point=batch=1 arm=cand"
+    view = timed_at([980_000] * 6)
+    assert view.layer["batch=1"].unique == 393_216
+    assert floor(view) == []
+    assert floor(timed_at([970_873] * 6)) == [
+        (R.BELOW_FLOOR, where, "a median of at least 970874 ns at 1.57286 GB/s", "a median of 970873 ns")
+    ]
+    assert floor(timed_at([900_000] + [10**6] * 5)) == []
+    assert floor(timed_at([899_999, 500_000] + [10**6] * 4)) == [
+        (
+            R.BELOW_FLOOR,
+            where,
+            "at least 900000 ns at 1.57286 GB/s",
+            "500000 ns in the shortest of 2 rows, 3 GB/s, 2.00 times the peak",
+        )
+    ]
+    (found,) = floor(timed_at([1] + [10**6] * 5))
+    assert found[3] == "1 ns in the shortest of 1 rows, 1572864 GB/s, 1000000.00 times the peak"
+    (found,) = floor(timed_at([0] + [10**6] * 5))
+    assert found[3] == "0 ns in the shortest of 1 rows"
+
+
+def test_rotated_weights_and_the_cache() -> None:
+    def larger(size: int) -> View:
+        bundle = with_records(cuda(), lambda r: r.__setitem__(slice(None), [replace(x, l2_bytes=size) for x in r]))
+        return seen(bundle)
+
+    rotated = 4 * 393_216
+    assert physics(larger(rotated // 2), R.CACHE_NOT_COLD) == []
+    found = physics(larger(rotated // 2 + 1), R.CACHE_NOT_COLD)
+    assert found[0] == (
+        R.CACHE_NOT_COLD,
+        "process=0 point=batch=1 arm=base",
+        f"at least 2 x {rotated // 2 + 1} bytes of rotated weights",
+        f"{rotated} bytes",
+    )
+    assert [item[1] for item in found] == [f"process={process} point=batch=1 arm=base" for process in range(5)]
+    assert physics(with_protocol(larger(10**12), min_l2_multiple=None), R.CACHE_NOT_COLD) == []
+
+
+def test_only_arms_with_the_whole_layer_rotate_it() -> None:
+    view = seen(cuda())
+    few = tuple(replace(arm, calls=1) if arm.role == "ceiling" else arm for arm in view.protocol.arms)
+    once = with_protocol(view, arms=few, min_l2_multiple=6.0)
+    assert physics(once, R.CACHE_NOT_COLD) == []
+    # whichever arm is listed first
+    bundle = cuda()
+    read = bundle.protocol_read
+    assert read is not None
+    assert read.protocol is not None
+    order = tuple(sorted(read.protocol.arms, key=lambda arm: arm.role != "ceiling"))
+    turned = replace(read, protocol=replace(read.protocol, arms=order, min_l2_multiple=60.0))
+    found = physics(seen(replace(bundle, protocol_read=turned)), R.CACHE_NOT_COLD)
+    assert found[0][1] == "process=0 point=batch=1 arm=base"
+
+
+def test_copies_that_a_process_does_not_state() -> None:
+    def change(found: list[ProcessRecord]) -> None:
+        found[0] = surroundings(found[0], text="{}")
+        found[2] = replace(found[2], copies=(("batch=4", 4),))
+
+    assert physics(seen(with_records(cuda(), change)), R.CACHE_NOT_COLD) == [
+        (R.CACHE_NOT_COLD, "process=2 point=batch=1 arm=base", "at least 2 x 65536 bytes of rotated weights", "0 bytes")
+    ]
+
+
+def test_flushes() -> None:
+    def view(flush: int, l2_bytes: int) -> View:
+        bundle = with_records(cuda(), lambda r: r.__setitem__(slice(None), [replace(x, l2_bytes=l2_bytes) for x in r]))
+        frame = bundle.frame("samples")
+        assert frame is not None
+        flushes = np.full(frame.rows, 10**9, dtype=np.int64)
+        flushes[[7, 9]] = flush
+        read = replace(bundle.tables["samples"], frame=replace(frame, numbers={**frame.numbers, "flush_ns": flushes}))
+        return with_protocol(seen(replace(bundle, tables={**bundle.tables, "samples": read})), cache="cold-flush")
+
+    size = 4_800_000
+    where = "samples.parquet:flush_ns[7] process=0"
+    expected = f"at least 1800 ns for twice {size} bytes at 4800 GB/s"
+    assert physics(view(1800, size)) == []
+    assert physics(view(1799, size)) == [(R.CACHE_NOT_COLD, where, expected, "1799 ns (2 rows)")]
+    assert physics(view(1, 1)) == []
+    assert physics(view(0, 1)) == [
+        (R.CACHE_NOT_COLD, where, "at least 0 ns for twice 1 bytes at 4800 GB/s", "0 ns (2 rows)")
+    ]
+    assert physics(with_protocol(view(0, 1), peak_gb_per_s=None), R.CACHE_NOT_COLD) == []
+
+
+def test_the_least_cache_is_asked_where_it_matters() -> None:
+    none = seen(with_records(cuda(), lambda r: r.__setitem__(slice(None), [replace(x, l2_bytes=0) for x in r])))
+    for cache, asked in (("cold-rotate", True), ("cold-flush", True), ("warm", False)):
+        found = physics(with_protocol(none, cache=cache), R.CACHE_NOT_COLD)
+        assert [item[1] for item in found] == ["process=0:l2_bytes"] * asked
+    scripted = with_records(
+        none.bundle, lambda r: r.__setitem__(slice(None), [surroundings(x, device="fake") for x in r])
+    )
+    assert physics(seen(scripted), R.CACHE_NOT_COLD) == []
+
+
+def test_tolerances_of_what_was_timed() -> None:
+    frame = cuda().frame("correctness")
+    assert frame is not None
+    rows = memory.rows_of(frame)
+    at = next(i for i, row in enumerate(rows) if (row["process"], row["arm"]) == (2, "cand"))
+
+    def wrong(found: Rows) -> None:
+        found[at]["rel_error"] = 0.5
+        found[0].update(arm="cand", rel_error=0.5, process=9)  # of no process: said elsewhere
+        found[1].update(truth="original", rel_error=0.5)  # held to no tolerance
+
+    row = rows[at]
+    assert physics(seen(with_rows(cuda(), "correctness", wrong))) == [
+        (
+            R.CORRECTNESS_FAILED,
+            f"correctness.parquet[{at}] process=2 point={row['point']} arm=cand",
+            "min_cosine >= 0.999, rel_error <= 0.01",
+            "min_cosine 0.9999995, rel_error 0.5",
+        )
+    ]
+    limit = {"min_cosine": 0.999, "rel_error": 0.01}
+    assert physics(seen(with_rows(cuda(), "correctness", lambda found: found[at].update(limit)))) == []
