@@ -1,9 +1,9 @@
 """The house: who may import whom at run time, what loads at start, and README against ``--help``."""
 
 import ast
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,9 +49,10 @@ def test_help_loads_nothing_heavy_and_is_quick(package: str) -> None:
     )
     times = []
     for _ in range(6):
-        start = time.perf_counter()
+        before = os.times()
         done = run(code)
-        times.append(time.perf_counter() - start)
+        after = os.times()  # processor time: what else runs on the machine is not the command's fault
+        times.append(sum(after[2:4]) - sum(before[2:4]))
     assert done.stderr.strip() == "[]"
     assert done.stdout.startswith(f"Usage: {package}")
     assert min(times) < 0.4
