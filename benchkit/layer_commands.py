@@ -98,8 +98,8 @@ def capture_plans(
     """Write the plans P0 and P1 of a routing as an asset that a study locks.
 
     FILE.parquet has the columns token, slot, expert and weight. Each --order is a JSON array of routes as they arrived, or as the op left them in
-    sorted_token_ids; the first becomes P0, the second P1. With --native, fresh processes of both histories align by the installed vLLM until two
-    modes were seen.
+    sorted_token_ids; the first becomes P0, the second P1. With --native, fresh processes of both histories align by the installed vLLM; P1 is
+    of the mode nearest to P0's.
     """
     from benchkit.mechanism.study import capture_plans as capture
     from benchkit.mechanism.study import describe_plans

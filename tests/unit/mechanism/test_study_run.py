@@ -103,11 +103,28 @@ def test_native_orders_are_two_modes_or_an_answer():
 
     sizes = {"experts": 3, "block": 2, "hidden": 8}
     one, alike, other = [0, 3, 1, 2, 4, 5], [3, 0, 1, 2, 4, 5], [0, 3, 1, 4, 2, 5]
-    found = native_orders(IDS, **sizes, capture=capture_of(one, alike, other))
-    assert found == {"P0": (one, "native, H0"), "P1": (other, "native, H0, process 2 after P0's")}
+    found = native_orders(IDS, **sizes, capture=capture_of([one, other], [alike, one], [alike, other]))
+    assert found == {"P0": (one, "native, H0"), "P1": (other, "native, H0, process 2 after P0's, call 2")}
     assert seen == ["H0", "H1", "H0"]
     with pytest.raises(DataError, match=r"found [0-9a-f]{64} in all 21 processes of H0 and H1; that is a result"):
-        native_orders(IDS, **sizes, capture=capture_of(*[one] * 21))
+        native_orders(IDS, **sizes, capture=capture_of(*[[one]] * 21))
+
+
+def test_the_nearest_native_mode_is_taken():
+    """Three routes of five a block exchanged, then two, then one; without the last it is the second, after four processes that saw another mode."""
+    ids = np.zeros((10, 1), dtype=np.int32)
+    sizes = {"experts": 1, "block": 5, "hidden": 8}
+    first = list(range(10))
+    three, two, one = (
+        [*first[count:5], *first[5 : 5 + count], *first[:count], *first[5 + count :]] for count in (3, 2, 1)
+    )
+    near = iter([[first], [three], [first, two], [one]])
+    found = native_orders(ids, **sizes, capture=lambda history: next(near))
+    assert found["P1"] == (one, "native, H1, process 3 after P0's, call 1")
+    far = iter([[first], [first], [three], [first, two], [two], [three], [one]])
+    found = native_orders(ids, **sizes, capture=lambda history: next(far))
+    assert found["P1"] == (two, "native, H1, process 3 after P0's, call 2")
+    assert next(far) == [one]
 
 
 def test_the_asset_survives_a_round_trip(tmp_path, plans):
