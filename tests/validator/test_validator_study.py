@@ -136,9 +136,9 @@ ORDER = "interrupted attempts, then one that is ok or failed"
 )
 def test_attempts(states: tuple[str, ...], resumed: int, expected: list[tuple[str, str, str]]) -> None:
     found = said(attempts(*states, resumed=resumed))
-    # an attempt that was ok has a trajectory of its own
+    # an attempt that was ok has a trajectory of its own; all of them were made at one time
     assert [item[1:] for item in found if item[0] is R.PROCESS_MISSING] == expected
-    others = [item for item in found if item[0] is not R.PROCESS_MISSING]
+    others = [item for item in found if item[0] not in (R.PROCESS_MISSING, R.TIME_DISORDER)]
     assert others == (
         [(R.ROWS_MISSING, "trajectories.parquet process=3", "a row", "none")] if states == ("ok", "ok") else []
     )
@@ -387,6 +387,23 @@ def test_a_later_process_is_held_to_the_latest_time_before() -> None:
 
     (found,) = said(with_records(view, change))
     assert found == (R.TIME_DISORDER, "process=7", f"no earlier than {ahead.isoformat()}", behind.isoformat())
+
+
+def test_a_clock_is_set_once_or_twice_and_not_with_every_process() -> None:
+    """Within the minute that is left everywhere: processes in another order, or side by side."""
+    times = [(record.started, record.ended) for record in published().bundle.processes or ()]
+
+    def at(*places: int) -> Callable[[list[ProcessRecord]], None]:
+        def change(records: list[ProcessRecord]) -> None:
+            for process, place in enumerate(places):
+                records[process] = replace(records[process], started=times[place][0], ended=times[place][1])
+
+        return change
+
+    assert said(with_records(published(), at(0, 2, 1, 4, 3))) == []
+    wanted = (R.TIME_DISORDER, "processes.parquet", "times that go back at most 2 times", "4 times")
+    assert said(with_records(published(), at(4, 3, 2, 1, 0))) == [wanted]
+    assert said(with_records(published(), at(0, 0, 0, 0, 0))) == [wanted]
 
 
 @pytest.mark.parametrize(("elapsed", "bad"), [(-1, True), (0, True), (1, False)])

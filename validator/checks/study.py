@@ -40,7 +40,7 @@ from validator.recompute.layer import input_bytes, layer_digest, summed
 from validator.recompute.marlin import Aligned, TileSchedule, alignment_problems, laid_out, walk_tiles
 
 _MOST_ATTEMPTS = 3
-_SLACK = timedelta(seconds=60)  # UTC can be set while a run goes on
+_SLACK, _SETTINGS = timedelta(seconds=60), 2  # UTC can be set while a run goes on, but not again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,16 +192,23 @@ def _times(view: StudyView) -> Iterator[Finding]:
     """Processes run one after the other, between the ledger's start and end."""
     manifest = view.bundle.manifest
     own = [entry for entry in view.bundle.ledger or () if manifest and entry.run_id == manifest.run_id]
-    latest = min((entry.utc for entry in own if entry.event == "start"), default=None)
+    latest = last = min((entry.utc for entry in own if entry.event == "start"), default=None)
+    back = 0
     for record in view.bundle.processes or ():
         for when in (record.started, record.ended):
             if when is None:
                 continue
+            back += last is not None and when < last
+            last = when
             if latest is not None and when < latest - _SLACK:
                 yield _finding(
                     Reason.TIME_DISORDER, record.name, f"no earlier than {latest.isoformat()}", when.isoformat()
                 )
             latest = when if latest is None else max(latest, when)
+    if back > _SETTINGS:
+        yield _finding(
+            Reason.TIME_DISORDER, "processes.parquet", f"times that go back at most {_SETTINGS} times", f"{back} times"
+        )
     end = max((entry.utc for entry in own if entry.event == "end"), default=None)
     if end is not None and latest is not None and latest > end + _SLACK:
         yield _finding(
