@@ -67,11 +67,12 @@ def _problems(document: Any) -> Iterator[str]:
     orders = plans.items() if isinstance(plans, dict) else ()
     integers = [("topk_ids", document.get("topk_ids")), *((f"plans.{name:.60}", plan) for name, plan in orders)]
     for path, values in integers:
-        for place, value in _leaves(path, values):
+        for place, value in _leaves(path, values) if isinstance(values, list) else ():
             if type(value) is not int:
                 yield f"{place}: expected an integer, found {value!r:.60}"
                 break
-    for place, value in _leaves("topk_weights", document.get("topk_weights")):
+    weights = document.get("topk_weights")
+    for place, value in _leaves("topk_weights", weights) if isinstance(weights, list) else ():
         if type(value) is not float or not _is_weight(value):
             yield f"{place}: expected a float of at least 0 that is a float32 exactly{_nearest(value)}, found {value!r:.60}"
             break

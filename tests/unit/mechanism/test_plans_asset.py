@@ -67,7 +67,7 @@ def test_a_fault_is_named(tmp_path, study, edit, message):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"topk_ids": ' + "[" * 940 + "]" * 940 + "}", "arrays or objects nested too deep to be read"),
+        ('{"topk_ids": ' + "[" * 960 + "1.5" + "]" * 960 + "}", "arrays or objects nested too deep to be read"),
         ("[" * 100_000, "arrays or objects nested too deep to be read"),
         ('{"experts": 1, "experts": 2}', "no JSON (the key 'experts' stands twice)"),
         ("{", "no JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1))"),
