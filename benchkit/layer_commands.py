@@ -33,7 +33,7 @@ def capture_fixture(
     CHECKPOINT holds config.json and safetensors shards with qweight, qzeros and scales of every expert. A routing has the columns token, slot,
     expert and weight.
     """
-    from benchkit.fixture.captured import capture_fixture as capture
+    from benchkit.fixture.capturing import capture_whole as capture
     from benchkit.mechanism.membership import read_routing
 
     routed = None if routing is None else read_routing(routing, point)

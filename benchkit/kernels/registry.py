@@ -16,23 +16,16 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from benchkit.errors import DataError
+from benchkit.kernels import parameters
 from benchkit.kernels.contract import Params, Prepare, PreparedArm, Support
+from benchkit.kernels.parameters import Param, Together
+from benchkit.kernels.warp_decode.configuration import parse_tiles
 
 Clock: TypeAlias = Literal["host", "cuda-event"]
 Space: TypeAlias = Callable[[Any], Iterable[Params]]
 Fixture: TypeAlias = Literal["moe", "arrays"]
 
 _ROOT = Path(__file__).resolve().parent.parent
-_NOUNS = {int: "an integer", str: "a string", bool: "a boolean"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Param:
-    """One parameter of a kernel: its type, whether it must be given, and for integers the least value."""
-
-    kind: type[int] | type[str] | type[bool]
-    required: bool
-    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +44,8 @@ class KernelEntry:
         Files relative to the package root whose bytes make the source digest.
     params:
         Name -> what it takes.
+    together:
+        Raises DataError where parameters, each one sound, do not go together; None: any do.
     packages:
         Distributions beside torch whose code it runs; their versions stand in the environment record.
     space:
@@ -63,24 +58,12 @@ class KernelEntry:
     fixture: Fixture
     sources: tuple[str, ...]
     params: Mapping[str, Param] = field(default_factory=dict)
+    together: Together | None = None
     packages: tuple[str, ...] = ()
     space: str | None = None
 
 
-_COUNT = Param(kind=int, required=True, least=1)
-_THREADS = Param(kind=int, required=False, least=1)
 _CUDA_CEILING_SOURCES = ("cuda_source.py", "kernels/ceilings.cu", "kernels/ceilings_cuda.py")
-_CUDA_CEILING_PARAMS = {  # which of them go together says benchkit.kernels.ceilings_cuda.parse_shapes
-    "method": Param(kind=str, required=False),
-    "ctas_per_sm": Param(kind=int, required=True, least=0),
-    "streaming": Param(kind=bool, required=False),
-    "threads": Param(kind=int, required=False, least=32),
-    "unroll": Param(kind=int, required=False, least=1),
-    "warps": Param(kind=int, required=False, least=1),
-    "stages": Param(kind=int, required=False, least=2),
-    "tile_bytes": Param(kind=int, required=False, least=512),
-}
-
 _WARP_DECODE_LAYER = "kernels/warp_decode/layer.py"
 
 
@@ -98,45 +81,12 @@ def _decode_sources(weight_format: str) -> tuple[str, ...]:
     )
 
 
-_LITERAL_PARAMS = {  # benchkit.kernels.warp_decode.literal.Stage says what each of them is
-    f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("load_bytes", "depth", "ctas_per_sm")
-}
-_PORTABLE_PARAMS = {  # benchkit.kernels.warp_decode.portable.Tiles says what each of them is
-    **{f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("tile_n", "tile_k", "warps", "stages")},
-    "down_experts": _COUNT,
-    "launch_pdl": Param(kind=bool, required=False),
-    "stream": Param(kind=bool, required=False),
-}
-
-_DECODE_PARAMS = {  # benchkit.kernels.warp_decode.configuration.ProductTiles and DownTiles say what each of them is
-    **{f"up_{name}": _COUNT for name in ("groups", "stages", "tiles", "flush", "registers", "ctas_per_sm")},
-    **{
-        f"down_{name}": _COUNT
-        for name in ("groups", "stages", "tiles", "row_tiles", "cluster", "warps", "registers", "ctas_per_sm")
-    },
-    **{f"down_{name}": Param(kind=int, required=True, least=0) for name in ("prefetch", "pairwise")},
-    **{name: Param(kind=int, required=False, least=0) for name in ("up_ahead", "down_walk")},
-    "chains": Param(kind=int, required=False, least=1),
-    "launch_pdl": Param(kind=bool, required=False),
-}
-
 _EXPERT_CENTRIC_SOURCES = (
     "kernels/expert_centric.py",
     "kernels/expert_centric_tiles.py",
     "kernels/expert_centric_triton.py",
     _WARP_DECODE_LAYER,
 )
-_EXPERT_CENTRIC_PARAMS = {  # benchkit.kernels.expert_centric_tiles says what each of them is
-    "tile_m": _COUNT,
-    **{f"{kernel}_{name}": _COUNT for kernel in ("up", "down") for name in ("tile_n", "tile_k", "stages", "warps")},
-    **{name: Param(kind=bool, required=False) for name in ("up_swap", "down_swap", "launch_pdl")},
-}
-
-_LAUNCH = Param(kind=int, required=False, least=1)
-_MARLIN_PARAMS = {  # benchkit.kernels.marlin says what each of them is, and which go together
-    "alignment": Param(kind=str, required=True),
-    **{f"{gemm}_{name}": _LAUNCH for gemm in ("w13", "w2") for name in ("thread_k", "thread_n", "blocks_per_sm")},
-}
 
 KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
     {
@@ -146,7 +96,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="host",
             fixture="moe",
             sources=("kernels/cpu.py", "kernels/threads.py"),
-            params={"tile": _COUNT, "threads": _THREADS},
+            params={"tile": parameters.COUNT, "threads": parameters.THREADS},
             space="expert_centric_space",
         ),
         "cpu_output_centric": KernelEntry(
@@ -155,7 +105,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="host",
             fixture="moe",
             sources=("kernels/cpu.py", "kernels/threads.py"),
-            params={"threads": _THREADS},
+            params={"threads": parameters.THREADS},
         ),
         "cpu_copy": KernelEntry(
             module="benchkit.kernels.ceilings",
@@ -163,7 +113,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="host",
             fixture="arrays",
             sources=("kernels/ceilings.py", "kernels/threads.py"),
-            params={"threads": _THREADS},
+            params={"threads": parameters.THREADS},
         ),
         "cpu_read": KernelEntry(
             module="benchkit.kernels.ceilings",
@@ -171,7 +121,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="host",
             fixture="arrays",
             sources=("kernels/ceilings.py", "kernels/threads.py"),
-            params={"segments": _COUNT, "threads": _THREADS},
+            params={"segments": parameters.COUNT, "threads": parameters.THREADS},
         ),
         "cuda_copy": KernelEntry(
             module="benchkit.kernels.ceilings_cuda",
@@ -179,7 +129,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="arrays",
             sources=_CUDA_CEILING_SOURCES,
-            params=_CUDA_CEILING_PARAMS,
+            params=parameters.CUDA_CEILING,
+            together=parameters.ceiling_together,
             space="space",
         ),
         "cuda_read": KernelEntry(
@@ -188,7 +139,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="arrays",
             sources=_CUDA_CEILING_SOURCES,
-            params=_CUDA_CEILING_PARAMS,
+            params=parameters.CUDA_CEILING,
+            together=parameters.ceiling_together,
             space="space",
         ),
         "marlin_moe": KernelEntry(
@@ -206,7 +158,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
                 "kernels/repacking.py",
                 "kernels/vllm_ops.py",
             ),
-            params=_MARLIN_PARAMS,
+            params=parameters.MARLIN,
+            together=parameters.marlin_together,
             packages=("vllm",),
             space="space",
         ),
@@ -216,7 +169,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=_EXPERT_CENTRIC_SOURCES,
-            params=_EXPERT_CENTRIC_PARAMS,
+            params=parameters.EXPERT_CENTRIC,
             space="space",
         ),
         "moe_fused": KernelEntry(
@@ -225,7 +178,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=_EXPERT_CENTRIC_SOURCES,
-            params=_EXPERT_CENTRIC_PARAMS,
+            params=parameters.EXPERT_CENTRIC,
             space="space",
         ),
         "moe_stage": KernelEntry(
@@ -234,7 +187,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=("fixture/mxfp8.py", "kernels/expert_centric_stages.py", *_EXPERT_CENTRIC_SOURCES),
-            params={"stage": Param(kind=str, required=True), **_EXPERT_CENTRIC_PARAMS},
+            params=parameters.STAGE,
         ),
         "vllm_fused_experts": KernelEntry(
             module="benchkit.kernels.vllm_fused",
@@ -250,7 +203,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=_decode_sources("awq"),
-            params=_DECODE_PARAMS,
+            params=parameters.DECODE,
+            together=parse_tiles,
             space="space_awq",
         ),
         "wd_bf16": KernelEntry(
@@ -259,7 +213,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=_decode_sources("bf16"),
-            params=_DECODE_PARAMS,
+            params=parameters.DECODE,
+            together=parse_tiles,
             space="space_bf16",
         ),
         "wd_bf16_packed": KernelEntry(
@@ -268,7 +223,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=_decode_sources("bf16"),
-            params=_DECODE_PARAMS,
+            params=parameters.DECODE,
+            together=parse_tiles,
             space="space_bf16_packed",
         ),
         "wd_literal": KernelEntry(
@@ -282,7 +238,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
                 "kernels/warp_decode/literal.cu",
                 "kernels/warp_decode/literal.py",
             ),
-            params=_LITERAL_PARAMS,
+            params=parameters.LITERAL,
             space="space",
         ),
         "wd_mxfp8": KernelEntry(
@@ -291,7 +247,8 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=_decode_sources("mxfp8"),
-            params=_DECODE_PARAMS,
+            params=parameters.DECODE,
+            together=parse_tiles,
             space="space_mxfp8",
         ),
         "wd_portable": KernelEntry(
@@ -300,7 +257,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=(_WARP_DECODE_LAYER, "kernels/warp_decode/portable.py", "kernels/warp_decode/tiles.py"),
-            params=_PORTABLE_PARAMS,
+            params=parameters.PORTABLE,
             space="space",
         ),
     }
@@ -319,7 +276,8 @@ def param_problems(kernel_id: str, params: Params) -> tuple[str, ...]:
 
     ``params`` are those of one point, ``by_point`` already applied. Raises DataError on an unknown kernel.
     """
-    known = entry(kernel_id).params
+    line = entry(kernel_id)
+    known = line.params
     problems = []
     for name in sorted(params.keys() - known.keys()):
         names = ", ".join(sorted(known)) if known else "none"
@@ -328,9 +286,14 @@ def param_problems(kernel_id: str, params: Params) -> tuple[str, ...]:
         wanted = known[name]
         if name not in params:
             if wanted.required:
-                problems.append(f"{name}: expected {_noun(wanted)} for {kernel_id}, found nothing")
-        elif not _fits(params[name], wanted):
-            problems.append(f"{name}: expected {_noun(wanted)} for {kernel_id}, found {params[name]!r}")
+                problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found nothing")
+        elif not wanted.takes(params[name]):
+            problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found {params[name]!r}")
+    if not problems and line.together is not None:
+        try:
+            line.together(params)
+        except DataError as error:
+            problems.append(str(error).removeprefix("params."))
     return tuple(problems)
 
 
@@ -369,13 +332,3 @@ def files_digest(owner: str, paths: Iterable[str]) -> str:
             raise DataError(f"sources of {owner}: cannot read {path} of the package: {error.strerror}") from error
         digest.update(f"{path}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     return digest.hexdigest()
-
-
-def _fits(value: object, wanted: Param) -> bool:
-    if type(value) is not wanted.kind:  # a bool is no integer here
-        return False
-    return wanted.least is None or (isinstance(value, int) and value >= wanted.least)
-
-
-def _noun(wanted: Param) -> str:
-    return _NOUNS[wanted.kind] if wanted.least is None else f"{_NOUNS[wanted.kind]} of at least {wanted.least}"

@@ -105,7 +105,10 @@ def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
 
 
 def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Expert ids and float32 weights, both [tokens, top_k], of a file that has a column weight too; DataError as ``read_ids``."""
+    """Expert ids and float32 weights, both [tokens, top_k], of a file that has a column weight too.
+
+    Raises DataError as ``read_ids``, and on a weight that no float32 of at least 0 is near, or an expert twice for one token.
+    """
     ids = read_ids(path, point)
     table = pq.read_table(path)
     if "weight" not in table.column_names or not pa.types.is_floating(table.column("weight").type):
@@ -118,8 +121,27 @@ def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64
     if None in chosen:
         raise DataError(f"{path}: weight: expected no null, found one")
     weights = np.zeros(ids.size, dtype=np.float32)
-    weights[token * ids.shape[1] + slot] = chosen
+    with np.errstate(over="ignore"):  # beyond float32 is not finite, which is said below
+        weights[token * ids.shape[1] + slot] = np.array(chosen, dtype=np.float64).astype(np.float32)
+    _check_routes(path, ids, weights.reshape(ids.shape))
     return ids, weights.reshape(ids.shape)
+
+
+def _check_routes(path: Path, ids: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
+    unsound = np.argwhere(~(np.isfinite(weights) & (weights >= 0)))
+    if len(unsound):
+        token, slot = unsound[0].tolist()
+        raise DataError(
+            f"{path}: token {token}, slot {slot}: expected a finite weight of at least 0, found {float(weights[token, slot])!r}"
+        )
+    for token, experts in enumerate(ids.tolist()):
+        seen: dict[int, int] = {}
+        for slot, expert in enumerate(experts):
+            if expert != SKIPPED and expert in seen:
+                raise DataError(
+                    f"{path}: token {token}, slot {slot}: expected another expert than in slot {seen[expert]}, found {expert} again"
+                )
+            seen[expert] = slot
 
 
 def refuse_many_rows(path: Path, routes: int, experts: int, block: int) -> None:

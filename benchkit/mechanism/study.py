@@ -14,7 +14,8 @@ from benchkit.fixture.traffic import asset_path
 from benchkit.kernels.engines import ENGINES, engine_sources
 from benchkit.mechanism.membership import read_routing, refuse_many_rows
 from benchkit.mechanism.native_order import Captured, native_orders
-from benchkit.mechanism.orders import load_plans, tile_schedule
+from benchkit.mechanism.orders import tile_schedule
+from benchkit.mechanism.plans_asset import load_asset
 from benchkit.plan import StudyPlan, study_plan, study_plan_digest, study_schedule
 from benchkit.protocol.files import read_small
 from benchkit.protocol.lock import Lock, lock_path, make_lock, write_lock
@@ -183,7 +184,7 @@ def _plans(study: Study, path: Path) -> Plans:
             plans = found
     assert plans is not None  # parse has required the asset
     try:
-        loaded = load_plans(study, plans)
+        loaded = load_asset(study, plans)
     except DataError as error:
         raise ProtocolError([f"histories.plans: {error}"], str(path)) from error
     problems = captured_problems(study, path.parent, loaded)

@@ -354,8 +354,12 @@ def _coherence(study: Study) -> list[str]:
     if study.modes["H0"] == study.modes["H1"]:
         problems.append("histories.H1: expected another plan than that of H0, found the same")
     problems += [f"cell: the name {name} stands twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    found: dict[str, list[int]] = {}
     for index, cell in enumerate(study.cells):
-        problems += [f"cell[{index}].{line}" for line in _cell_problems(cell, layer)]
+        for line in _cell_problems(cell, layer):
+            found.setdefault(line, []).append(index)
+    for line, (first, *others) in found.items():  # cells mostly share their launches: a fault is told once
+        problems.append(f"cell[{first}].{line}" + (f"; so in {len(others)} other cell(s)" if others else ""))
     seen: set[tuple[str, str, str]] = set()
     for index, relation in enumerate(study.relations):
         for key, place in (("a", relation.a), ("b", relation.b)):
@@ -382,5 +386,7 @@ def _cell_problems(cell: Cell, layer: LayerSizes) -> list[str]:
             if size % tile:
                 problems.append(f"launch.{gemm}.{name}: expected a divisor of {size}, found {tile}")
         if layer.group % tiling.thread_k and tiling.thread_k % layer.group:
-            problems.append(f"launch.{gemm}.thread_k: expected a multiple or a divisor of group {layer.group}")
+            problems.append(
+                f"launch.{gemm}.thread_k: expected a multiple or a divisor of group {layer.group}, found {tiling.thread_k}"
+            )
     return problems

@@ -134,7 +134,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
         (
             "thread_n = 64, grid = 32 }",
             "thread_n = 96, grid = 32 }",
-            "cell[0].launch.w13.thread_n: expected a divisor of 256, found 96",
+            "cell[0].launch.w13.thread_n: expected a divisor of 256, found 96; so in 5 other cell(s)",
         ),
         (
             "replicates = 1",
@@ -155,6 +155,15 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
 )
 def test_a_problem_is_named_with_its_path(old: str, new: str, problem: str) -> None:
     assert problem in problems(changed(old, new))
+
+
+def test_a_fault_of_launches_that_cells_share_is_told_once() -> None:
+    assert problems(changed("group = 64", "group = 100")) == (
+        "fixture.hidden: 256 mod group 100 is not 0",
+        "fixture.intermediate: 128 mod group 100 is not 0",
+        "cell[0].launch.w13.thread_k: expected a multiple or a divisor of group 100, found 64; so in 6 other cell(s)",
+        "cell[0].launch.w2.thread_k: expected a multiple or a divisor of group 100, found 64; so in 6 other cell(s)",
+    )
 
 
 def test_a_swap_needs_an_injected_order() -> None:
