@@ -115,7 +115,7 @@ class Reason(StrEnum):
     PROTOCOL_INVALID = (
         "PROTOCOL_INVALID",
         Stage.PROVENANCE,
-        "protocol.toml is not a protocol of schema 1",
+        "protocol.toml, or an asset that a study takes its plans or fixture from, is none of schema 1",
         "run `benchkit check` on the protocol",
     )
     LOCK_MISSING = (

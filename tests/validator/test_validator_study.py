@@ -397,6 +397,18 @@ def test_elapsed_times(elapsed: int, bad: bool) -> None:
     assert found == ([wanted] if bad else [])
 
 
+@pytest.mark.parametrize(("over", "bad"), [(0, False), (1000, True)])
+def test_a_trajectory_that_takes_longer_than_its_process(over: int, bad: bool) -> None:
+    record = next(r for r in published().bundle.processes or () if r.process == 9)
+    assert record.started is not None
+    assert record.ended is not None
+    most = record.ended - record.started + timedelta(minutes=1)
+    elapsed = most // timedelta(microseconds=1) * 1000 + over
+    found = said(with_rows(published(), "trajectories", lambda rows: rows[9].update(elapsed_ns=elapsed)))
+    wanted = (R.TIME_DISORDER, "trajectories.parquet[9]:elapsed_ns", f"at most {most} (process=9)", str(elapsed))
+    assert found == ([wanted] if bad else [])
+
+
 def test_rows_out_of_order() -> None:
     def exchange(rows: Rows) -> None:
         rows[5], rows[6] = rows[6], rows[5]
@@ -691,7 +703,7 @@ def test_an_activation_that_is_not_of_its_w13(engine: str, steps: int, wrong: bo
     view = renamed(other.tobytes(), named("activation", 0), "activation")(published())
     found = contradicted(replace(view, study=replace(view.study, engine=engine)), "activation")
     aside = 0 if engine == "cpu-emulation" else 2
-    expected = f"silu(gate) * up of {named('w13', 0)}, {aside} steps aside: {own} at [3,5]"
+    expected = f"silu(gate) * up of {named('w13', 0)}, {aside} steps aside: {float(own):.4g} at [3,5]"
     got = f"{other[3, 5]}, 1 such elements in {sha(other.tobytes())}"
     where = "trajectories.parquet[0]:activation_sha256"
     assert found == ([(R.SURFACE_CONTRADICTION, where, expected, got)] if wrong else [])

@@ -219,10 +219,20 @@ def _rows(view: StudyView) -> Iterator[Finding]:
             yield _finding(
                 Reason.NON_POSITIVE_DURATION, f"{where}:elapsed_ns", "above 0", frame.integer("elapsed_ns", row)
             )
+        if key in records:
+            yield from _too_long(records[key], where, frame.integer("elapsed_ns", row))
         seen.append(key)
     for key, record in records.items():
         if record.status == "ok" and key not in seen:
             yield _finding(Reason.ROWS_MISSING, f"trajectories.parquet {record.name}", "a row", "none")
+
+
+def _too_long(record: ProcessRecord, where: str, elapsed: int) -> Iterator[Finding]:
+    """A trajectory takes no longer than its process ran."""
+    if record.started is not None and record.ended is not None:
+        most = max(record.ended - record.started, timedelta()) + _SLACK
+        if elapsed > most // timedelta(microseconds=1) * 1000:
+            yield _finding(Reason.TIME_DISORDER, f"{where}:elapsed_ns", f"at most {most} ({record.name})", elapsed)
 
 
 def _aligned(view: StudyView, findings: list[Finding]) -> dict[str, Aligned]:

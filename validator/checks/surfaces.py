@@ -41,7 +41,7 @@ class _Pair:
     def element(self, surface: str, wrong: NDArray[np.bool_], exact: Halves | Floats, rule: str) -> Finding:
         """Name the first element that is wrong, and say how many are."""
         at = tuple(int(places[0]) for places in wrong.nonzero())
-        expected = f"{rule}: {float(exact[at])!r} at [{at[0]},{at[1]}]"
+        expected = f"{rule}: {float(exact[at]):.4g} at [{at[0]},{at[1]}]"
         return self.finding(
             surface, expected, f"{float(self.found[at])!r}, {int(wrong.sum())} such elements in {self.name}"
         )

@@ -190,6 +190,38 @@ def processes_out_of_time(copy: WorkingCopy) -> None:
     copy.set_values("processes", [last], started_utc="2020-01-01T00:00:00Z")
 
 
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def trajectory_longer_than_its_process(copy: WorkingCopy) -> None:
+    """A trajectory took a day, and its process some seconds."""
+    copy.set_values("trajectories", [0], elapsed_ns=86_400 * 10**9)
+
+
+@mutation(Reason.PROTOCOL_INVALID, reseal=True)
+def plan_of_no_permutation(copy: WorkingCopy) -> None:
+    """The locked plans name a route twice, and everything names their digest."""
+    _other_plans(copy, lambda order: [order[1], *order[1:]])
+
+
+@mutation(Reason.PROTOCOL_INVALID, reseal=True)
+def plan_with_a_boolean(copy: WorkingCopy) -> None:
+    """The locked plans have ``true`` for route 1, and everything names their digest."""
+    _other_plans(copy, lambda order: [True if route == 1 else route for route in order])
+
+
+def _other_plans(copy: WorkingCopy, change: Callable[[list[int]], list[int]]) -> None:
+    protocol = copy.protocol()
+    name = protocol["histories"]["plans"]
+    path = copy.path(f"assets/{name}")
+    document = json.loads(path.read_bytes())
+    first = protocol["histories"]["H0"]
+    document["plans"][first] = change(document["plans"][first])
+    path.write_text(json.dumps(document))
+    asset = next(item for item in protocol["asset"] if item["name"] == name)
+    asset["sha256"] = sha256(path.read_bytes())
+    copy.write_protocol(protocol)
+    copy.relock()
+
+
 @mutation(Reason.ORDER_NOT_CONSUMED, reseal=True)
 def intervention_marker_absent(copy: WorkingCopy) -> None:
     """A process of an injected order says that it ran the native one."""
