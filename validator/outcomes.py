@@ -81,5 +81,7 @@ class SwapFact:
 class StudyFacts:
     """What follows from a study's protocol alone; in no verdict."""
 
+    title: str
+    question: str
     launches: tuple[LaunchFact, ...]
     swaps: tuple[SwapFact, ...]

@@ -115,7 +115,7 @@ class Reason(StrEnum):
     PROTOCOL_INVALID = (
         "PROTOCOL_INVALID",
         Stage.PROVENANCE,
-        "protocol.toml is not a protocol of schema 1",
+        "protocol.toml, or an asset that a study takes its plans or fixture from, is none of schema 1",
         "run `benchkit check` on the protocol",
     )
     LOCK_MISSING = (
@@ -328,7 +328,8 @@ class Reason(StrEnum):
     SURFACE_CONTRADICTION = (
         "SURFACE_CONTRADICTION",
         Stage.SCHEDULE,
-        "the final surface of a process is not the sum of its routed one",
+        "a surface of a process does not follow from the one before it: final is not the sum of the routed one, the activation not that "
+        "of W13, or a product not near that of the layer",
         "ask for the tensors as they were captured: one of the two is another run's",
     )
     # physics: what was recorded can have happened

@@ -3,7 +3,7 @@
 Rules:
 1. integrity -> provenance -> schema -> schedule -> physics -> recompute -> compare -> nature. A finding blocks no stage;
    only what cannot be read does, and then ``not_checked`` says so.
-2. VALID iff there is no reason and nothing is left unchecked. COULD_NOT_CHECK: another schema, an unreadable place.
+2. VALID iff there is no reason and nothing is left unchecked; what is left unchecked always has a reason. COULD_NOT_CHECK: another schema, an unreadable place.
 3. SYNTHETIC is reported last and changes nothing else.
 """
 
@@ -109,7 +109,9 @@ def _study_report(
     seen = _study_view(bundle)
     not_checked = list(_study_blocked(bundle, seen))
     numbers, facts = None, None
-    if isinstance(seen, StudyView):
+    if isinstance(seen, str):
+        findings.extend(_no_asset(bundle, seen, outcomes))
+    else:
         outcomes.append(check_study(seen))
         numbers, facts = recompute_study(bundle, seen.study), study_facts(seen.study, seen.plans)
         if bundle.analysis is not None:
@@ -137,7 +139,11 @@ def _checked(
     stopped: Iterable[str] = (),
 ) -> Report:
     """Give the part of a report that is the same for every kind of bundle: what is wrong with it, and what else was seen."""
-    found = [*findings, *(finding for outcome in outcomes for finding in outcome.findings), *_synthetic(bundle)]
+    found = [*findings, *(finding for outcome in outcomes for finding in outcome.findings)]
+    if not found and not_checked:
+        where = not_checked[0].blocked_by
+        found.append(Finding(reason=Reason.FILE_UNREADABLE, where=where, expected="something to check", got="nothing"))
+    found.extend(_synthetic(bundle))
     notes = [note for outcome in outcomes for note in outcome.notes]
     return Report(
         bundle=_identity(bundle),
@@ -177,6 +183,15 @@ def _study_view(bundle: Bundle) -> StudyView | str:
         stored=stored,
         surfaces=surfaces,
     )
+
+
+def _no_asset(bundle: Bundle, why: str, outcomes: list[Outcome]) -> Iterator[Finding]:
+    """Say that an asset is not what the study takes it for; one that is not the locked one was said to be changed."""
+    where, _, got = why.partition(": ")
+    said = {finding.where for outcome in outcomes for finding in outcome.findings}
+    if bundle.study is not None and where.startswith("assets/") and where not in said:
+        expected = "plans, or a captured fixture, of schema 1 for [fixture]"
+        yield Finding(reason=Reason.PROTOCOL_INVALID, where=where, expected=expected, got=got)
 
 
 def _captured(bundle: Bundle, study: Study) -> Captured | str | None:

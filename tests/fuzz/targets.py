@@ -23,7 +23,7 @@ from benchkit.protocol import lock as bench_lock
 from benchkit.protocol import parse as bench_parse
 from benchkit.protocol.study import parse_study
 from benchkit.run import ledger as bench_ledger
-from validator.findings import CouldNotCheckError
+from validator.findings import CouldNotCheckError, Report, Validity
 from validator.reading import protocol, records, tables
 from validator.reading.study import read_plans
 from validator.validate import validate
@@ -57,7 +57,7 @@ def targets(folder: Path) -> list[Target]:
 
         def read(data: bytes) -> object:
             path.write_bytes(data)
-            return validate(path.parent)
+            return _validated(path.parent)
 
         return read
 
@@ -133,7 +133,7 @@ def _of_a_study(folder: Path) -> list[Target]:
 
         def read(data: bytes) -> object:
             (root / name).write_bytes(data)
-            return validate(root)
+            return _validated(root)
 
         return read
 
@@ -149,6 +149,13 @@ def _of_a_study(folder: Path) -> list[Target]:
         Target("benchkit study", written, lambda data: parse_study(data, "x"), (BenchkitError,)),
         Target("benchkit plans", plans, asset, (BenchkitError,)),
     ]
+
+
+def _validated(root: Path) -> Report:
+    """The validator's report, which says why what it did not check was not checked."""
+    report = validate(root)
+    assert report.reasons or not report.not_checked or report.validity is Validity.COULD_NOT_CHECK
+    return report
 
 
 def _claims(clean: Path) -> dict[str, object]:

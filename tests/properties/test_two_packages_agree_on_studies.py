@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchkit.fixture.alignment import align, fingerprint
+from benchkit.fixture.awq import dequantise_half
 from benchkit.fixture.plans import read_plans
 from benchkit.fixture.study_layer import synthetic_layer
 from benchkit.kernels.marlin_schedule import schedule
-from benchkit.mechanism.emulation import sum_routes
+from benchkit.mechanism.emulation import silu_and_mul, sum_routes
 from benchkit.mechanism.trajectory import cuts_sha256, plan_sha256
 from benchkit.protocol.study import LayerSizes, read_study
 from validator.reading.protocol import read_protocol
 from validator.reading.study import Plans, Sizes, Tile, derive_study_plan
-from validator.recompute.layer import layer_digest, summed
+from validator.recompute.layer import derive_layer
 from validator.recompute.marlin import Aligned, alignment_problems, laid_out, walk_tiles
+from validator.recompute.surfaces import activated, apart, summed
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = ROOT / "protocols" / "route-membership-cpu.toml"
@@ -103,14 +105,58 @@ def test_the_synthetic_layer(changed: dict[str, int]) -> None:
     plans = Plans(
         experts=chosen["experts"], block=8, ids=tuple(ids.tolist()), weights=tuple(weights.tolist()), orders=()
     )
-    assert layer_digest(Sizes(**chosen), plans) == theirs
+    assert derive_layer(Sizes(**chosen), plans).digest == theirs
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 4, 5, 8])
 def test_the_sum_of_a_token(top_k: int) -> None:
     both = sizes(top_k=top_k, tokens=6, hidden=64)
     routed = (np.random.default_rng(top_k).standard_normal((6 * top_k, 64)) * 50).astype(np.float16)
-    assert summed(routed.tobytes(), both) == sum_routes(routed, top_k).tobytes()
+    assert summed(routed, both).tobytes() == sum_routes(routed, top_k).tobytes()
+
+
+def test_products_with_the_synthetic_layer() -> None:
+    chosen = {"experts": 4, "hidden": 128, "intermediate": 64, "top_k": 3, "tokens": 7, "group": 32, "block": 8}
+    chosen |= {"weight_seed": 3, "input_seed": 1}
+    theirs = synthetic_layer(LayerSizes(**chosen))
+    plans = Plans(experts=4, block=8, ids=(3, 1, -1) * 7, weights=(1.0,) * 21, orders=())
+    ours = derive_layer(Sizes(**chosen), plans).weights
+    rows = np.random.default_rng(4).standard_normal((5, 128)).astype(np.float32)
+    rows[3] = rows[1]
+    for gemm, matrix in (("w13", theirs.w13), ("w2", theirs.w2)):
+        assert sorted(ours[gemm]) == [1, 3]
+        for expert in (1, 3):
+            given = rows[:, : matrix.size_k]
+            weight = dequantise_half(matrix.expert(expert)).astype(np.float64)
+            product, reach = ours[gemm][expert].product(np.ascontiguousarray(given))
+            np.testing.assert_allclose(product, given @ weight, rtol=0, atol=1e-5)
+            sums = np.abs(given) @ np.abs(weight)
+            assert (sums <= reach * (1 + 2**-10)).all()
+            assert (reach <= 5 * sums).all()
+
+
+@given(st.integers(0, 2**32))
+def test_activations(seed: int) -> None:
+    words = np.random.default_rng(seed).integers(0, 1 << 16, (3, 64), dtype=np.uint16).view(np.float16)
+    with np.errstate(all="ignore"):
+        theirs = silu_and_mul(words)
+    assert (apart(activated(words), theirs) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "steps"),
+    [
+        (1.0, 1.0009765625, 1),
+        (0.0, -0.0, 0),
+        (6e-8, -6e-8, 2),
+        (np.nan, np.nan, 0),
+        (65504.0, np.inf, 1),
+        (-2.0, -1.999, 1),
+    ],
+)
+def test_steps_between_two_numbers(one: float, other: float, steps: int) -> None:
+    assert apart(np.array([one], dtype="<f2"), np.array([other], dtype="<f2")).tolist() == [steps]
+    assert (apart(np.array([1.0], dtype="<f2"), np.array([np.nan], dtype="<f2")) > 1000).all()
 
 
 def test_the_published_protocol() -> None:

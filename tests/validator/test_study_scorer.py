@@ -5,24 +5,28 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
 import pinned
 import pytest
+from markupsafe import escape
 
 from validator.catalogue import catalogue
-from validator.findings import CouldNotCheckError, Report, Validity
+from validator.findings import CouldNotCheckError, NotChecked, Report, Validity
 from validator.mutations import STUDY_MUTATIONS, Mutation, selftest
 from validator.mutations.provenance import edit_environment
 from validator.mutations.selftest import Word
 from validator.mutations.study import outcome_changed, relation_turned_after_the_run
 from validator.mutations.workspace import WorkingCopy
 from validator.outcomes import RelationVerdict
+from validator.reading.bundle import open_bundle
 from validator.reasons import Reason, Stage
+from validator.report.trajectories import study_tables
 from validator.reproduction import Run, reproduce
-from validator.validate import validate
+from validator.validate import _checked, validate
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = ROOT / "protocols" / "route-membership-cpu.toml"
@@ -72,6 +76,7 @@ def test_mutation(mutation: Mutation) -> None:
     (outcome,) = selftest(BUNDLE, validate=remember, mutations=[mutation]).outcomes
     expected = (Word.ACCEPTED, "harmless") if mutation.expected is None else (Word.REJECTED, mutation.expected)
     assert (outcome.word, outcome.detail) == expected
+    assert reports[-1].reasons or not reports[-1].not_checked
     if mutation.reseal:  # otherwise the words may be a library's
         pinned.compare("study", mutation.name, reports[-1])
 
@@ -80,7 +85,7 @@ def test_the_seven_mutations_of_the_published_study() -> None:
     found = {mutation.name: mutation.expected for mutation in STUDY_MUTATIONS if mutation.name in PREDECLARED}
     assert found == PREDECLARED
     names = [mutation.name for mutation in STUDY_MUTATIONS]
-    assert len(set(names)) == len(names) == 94
+    assert len(set(names)) == len(names) == 100
     for name, reason in PREDECLARED.items():
         (mutation,) = (item for item in STUDY_MUTATIONS if item.name == name)
         assert mutation.reseal  # so that no digest of a file tells
@@ -125,6 +130,8 @@ def test_a_changed_outcome_is_a_verdict_and_no_reason(copy: WorkingCopy) -> None
         (item.equal, item.differing, item.max_abs) == (None, None, None) for item in touched if item.surface == "w13"
     )
     assert last.processes == 5
+    (row,) = [row for row in study_tables(report)[0].rows if row[0] == f"{touched[0].cell_a} : {touched[0].cell_b}"]
+    assert row[-1] == "not_reproducible (w13), confirmed (activation, routed_w2, final)"
 
 
 def test_a_relation_that_does_not_hold_is_refuted(copy: WorkingCopy) -> None:
@@ -145,6 +152,8 @@ def test_text_and_json() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "VALID; 52 relations at surfaces: 52 confirmed, 0 refuted, 0 not reproducible"
+    head = tomllib.loads(PROTOCOL.read_text("utf-8"))["protocol"]
+    assert lines[lines.index(head["title"]) + 1] == head["question"]
     assert "  swap_across/H0 : native/H1       equal      equal       equal      equal  equal  confirmed" in lines
     assert "  cross_order/H0  B    B           B          B              5         1      1" in lines
     document = json.loads(report_command(BUNDLE, "--format", "json").stdout)
@@ -165,6 +174,8 @@ def test_the_other_formats_say_what_it_is() -> None:
     headline = "52 relations at surfaces: 52 confirmed, 0 refuted, 0 not reproducible"
     markdown = report_command(BUNDLE, "--format", "markdown").stdout
     assert headline in markdown.splitlines()[0]
+    head = tomllib.loads(PROTOCOL.read_text("utf-8"))["protocol"]
+    assert [f"`{head[key]}`" in markdown.splitlines() for key in ("title", "question")] == [True, True]
     assert "| `native/H0 : native/H1` | `different` | `2` | `2` | `43` | `13` | `confirmed` |" in markdown
     latex = report_command(BUNDLE, "--format", "latex").stdout
     assert "a mechanism study has no latency table: take --format text, json, html or markdown" in latex
@@ -174,6 +185,9 @@ def test_the_other_formats_say_what_it_is() -> None:
     html = report_command(BUNDLE, "--format", "html").stdout
     assert headline in html
     assert "Exact trajectories" in html
+    assert f"<h2>{escape(head['title'])}</h2>" in html
+    assert f'<p class="question">{escape(head["question"])}</p>' in html
+    assert "copies of the weights" not in html
     assert "No comparison could be computed" not in html
 
 
@@ -224,6 +238,16 @@ def test_without_its_plans_nothing_is_scored(copy: WorkingCopy) -> None:
     report = validate(copy.root)
     assert report.codes == (Reason.ASSET_CHANGED,)
     assert {item.blocked_by for item in report.not_checked} == {"assets/plans: not there"}
+
+
+def test_what_is_not_checked_has_a_reason(copy: WorkingCopy) -> None:
+    bundle = open_bundle(copy.root)
+    left = NotChecked(stage=Stage.SCHEDULE, blocked_by="somewhere")
+    report = _checked(bundle, [], [], [left])
+    assert (report.validity, report.codes) == (Validity.INVALID, (Reason.FILE_UNREADABLE,))
+    assert report.reasons[0].where == "somewhere"
+    assert _checked(bundle, [], [], []).codes == ()
+    assert _checked(bundle, list(report.reasons), [], [left]).codes == (Reason.FILE_UNREADABLE,)
 
 
 def test_weights_beyond_float32_are_none(copy: WorkingCopy) -> None:

@@ -21,8 +21,9 @@ from validator.reading.processes import ProcessRecord
 from validator.reading.records import Entry, LockedBytes
 from validator.reading.study import Captured, Plans, Swap, read_plans
 from validator.reasons import Reason as R
-from validator.recompute.layer import input_bytes, summed
+from validator.recompute.layer import input_bytes
 from validator.recompute.marlin import laid_out
+from validator.recompute.surfaces import summed
 from validator.recompute.trajectories import recompute_study, study_facts
 
 (BUNDLE,) = (Path(__file__).parents[2] / "results" / "route-membership-cpu").glob("2*")
@@ -413,6 +414,18 @@ def test_elapsed_times(elapsed: int, bad: bool) -> None:
     assert found == ([wanted] if bad else [])
 
 
+@pytest.mark.parametrize(("over", "bad"), [(0, False), (1000, True)])
+def test_a_trajectory_that_takes_longer_than_its_process(over: int, bad: bool) -> None:
+    record = next(r for r in published().bundle.processes or () if r.process == 9)
+    assert record.started is not None
+    assert record.ended is not None
+    most = record.ended - record.started + timedelta(minutes=1)
+    elapsed = most // timedelta(microseconds=1) * 1000 + over
+    found = said(with_rows(published(), "trajectories", lambda rows: rows[9].update(elapsed_ns=elapsed)))
+    wanted = (R.TIME_DISORDER, "trajectories.parquet[9]:elapsed_ns", f"at most {most} (process=9)", str(elapsed))
+    assert found == ([wanted] if bad else [])
+
+
 def test_rows_out_of_order() -> None:
     def exchange(rows: Rows) -> None:
         rows[5], rows[6] = rows[6], rows[5]
@@ -680,7 +693,68 @@ def test_a_final_surface_that_is_not_the_sum() -> None:
         for routed, at in first.items()
     ]
     on_a_gpu = replace(view.study, engine="marlin-op")
-    assert R.SURFACE_CONTRADICTION not in {item[0] for item in said(replace(summed_otherwise, study=on_a_gpu))}
+    contradicted = [item for item in said(replace(summed_otherwise, study=on_a_gpu)) if item in said(summed_otherwise)]
+    assert contradicted == said(summed_otherwise)
+
+
+def tensor(surface: str, row: int) -> np.ndarray[Any, np.dtype[np.float16]]:
+    """The tensor that a trajectory names, writable."""
+    view, shape = published(), published().study.sizes.shape(surface)
+    at = next(r for r in surface_rows(surface) if view.surfaces.text("sha256", r) == named(surface, row))
+    return np.frombuffer(view.surfaces.blobs["bytes"][at], dtype="<f2").reshape(shape).copy()
+
+
+def contradicted(view: StudyView, surface: str) -> list[memory.Said]:
+    ending = f":{surface}_sha256"
+    return [item for item in said(view) if item[0] is R.SURFACE_CONTRADICTION and item[1].endswith(ending)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "steps", "wrong"),
+    [("cpu-emulation", 1, True), ("marlin-op", 2, False), ("marlin-op", 3, True), ("marlin-raw", 2, False)],
+)
+def test_an_activation_that_is_not_of_its_w13(engine: str, steps: int, wrong: bool) -> None:
+    other = tensor("activation", 0)
+    own = other[3, 5]
+    other.view("<u2")[3, 5] += steps
+    view = renamed(other.tobytes(), named("activation", 0), "activation")(published())
+    found = contradicted(replace(view, study=replace(view.study, engine=engine)), "activation")
+    aside = 0 if engine == "cpu-emulation" else 2
+    expected = f"silu(gate) * up of {named('w13', 0)}, {aside} steps aside: {float(own):.4g} at [3,5]"
+    got = f"{other[3, 5]}, 1 such elements in {sha(other.tobytes())}"
+    where = "trajectories.parquet[0]:activation_sha256"
+    assert found == ([(R.SURFACE_CONTRADICTION, where, expected, got)] if wrong else [])
+
+
+@pytest.mark.parametrize("engine", ["cpu-emulation", "marlin-op", "marlin-raw"])
+@pytest.mark.parametrize("surface", ["w13", "routed_w2"])
+@pytest.mark.parametrize(
+    ("factor", "wrong"), [(1.0005, False), (1.01, True), (0, True), (np.nan, True), (np.inf, True)]
+)
+def test_a_product_that_no_layer_gives(engine: str, surface: str, factor: float, wrong: bool) -> None:
+    other = tensor(surface, 0)
+    at = np.unravel_index(np.abs(other).argmax(), other.shape)
+    other[at] *= np.float16(1) if factor == 1.0005 else np.float16(factor)
+    other.view("<u2")[at] ^= factor == 1.0005  # the last bit: what rounding can do
+    view = renamed(other.tobytes(), named(surface, 0), surface)(published())
+    view = replace(view, study=replace(view.study, engine=engine))
+    found = contradicted(view, surface)
+    assert len(found) >= wrong
+    assert bool(found) is wrong
+    for _, _, expected, got in found:
+        assert f" at [{at[0]},{at[1]}]" in expected
+        assert got == f"{other[at]}, 1 such elements in {sha(other.tobytes())}"
+    assert contradicted(replace(view, captured=captured_of(view)), surface) == []
+
+
+def test_products_of_another_layer_are_held_to_none() -> None:
+    view = with_records(
+        published(),
+        lambda records: records.__setitem__(slice(None), [replace(r, fixture_sha256="0" * 64) for r in records]),
+    )
+    assert {item[0] for item in said(view)} == {R.FIXTURE_MISMATCH}
+    other = np.zeros_like(tensor("w13", 0))
+    assert contradicted(renamed(other.tobytes(), named("w13", 0), "w13")(view), "w13") == []
 
 
 @pytest.mark.parametrize("surface", ["final", "routed_w2"])
@@ -772,10 +846,9 @@ def test_long_texts_are_cut() -> None:
 
 
 def test_sums_of_the_published_tensors() -> None:
-    sizes, view = published().study.sizes, published()
-    tensors = {view.surfaces.text("sha256", r): view.surfaces.blobs["bytes"][r] for r in range(view.surfaces.rows)}
+    sizes = published().study.sizes
     for row in range(4):
-        assert sha(summed(tensors[named("routed_w2", row)], sizes)) == named("final", row)
+        assert sha(summed(tensor("routed_w2", row), sizes).tobytes()) == named("final", row)
 
 
 def test_what_counts_of_a_study() -> None:

@@ -6,7 +6,8 @@ Rules (results/README.md, "Mechanism bundles"):
 2. Environment, fixture and binaries are equal in all processes.
 3. A treatment's marker, the consumed order and the consumed cut points are those that the protocol prescribes, derived here.
    A native order is any alignment of the routing; under ``recorded-order`` it is the recorded one.
-4. Plans and tensors are named by their digests, and each that is stored is named by a trajectory.
+4. Plans and tensors are named by their digests, and each that is stored is named by a trajectory; what tensors say of each
+   other is in ``validator.checks.surfaces``.
 """
 
 import re
@@ -18,6 +19,7 @@ from datetime import timedelta
 import numpy as np
 
 from validator.checks.integrity import Outcome
+from validator.checks.surfaces import contradictions
 from validator.findings import Finding
 from validator.reading.bundle import Bundle
 from validator.reading.canonical import is_sha256, sha256
@@ -36,8 +38,8 @@ from validator.reading.study import (
 )
 from validator.reading.tables import Frame
 from validator.reasons import Reason
-from validator.recompute.layer import input_bytes, layer_digest, summed
-from validator.recompute.marlin import Aligned, TileSchedule, alignment_problems, laid_out, walk_tiles
+from validator.recompute.layer import Layer, derive_layer, input_bytes
+from validator.recompute.marlin import Aligned, alignment_problems, laid_out, walk_tiles
 
 _MOST_ATTEMPTS = 3
 _SLACK, _SETTINGS = timedelta(seconds=60), 2  # UTC can be set while a run goes on, but not again and again
@@ -59,12 +61,14 @@ class StudyView:
 
 def check_study(view: StudyView) -> Outcome:
     """Check processes, their order, and what they consumed."""
-    findings = [*_lock(view), *_processes(view), *_drift(view), *_fixture(view), *_times(view), *_rows(view)]
+    layer = None if view.captured else derive_layer(view.study.sizes, view.plans)
+    other = list(_fixture(view, layer))
+    findings = [*_lock(view), *_processes(view), *_drift(view), *other, *_times(view), *_rows(view)]
     aligned = _aligned(view, findings)
     findings.extend(_swaps(view))
     records = {(record.process, record.attempt): record for record in view.bundle.processes or ()}
     runs = {run.process: run for run in view.plan.runs}
-    walked: dict[tuple[str, str, int], TileSchedule] = {}
+    walked: dict[tuple[str, str, int], tuple[str, str]] = {}
     for row in range(view.trajectories.rows):
         run = runs.get(view.trajectories.integer("process", row))
         if run is None or view.trajectories.process(row) not in records:
@@ -74,7 +78,8 @@ def check_study(view: StudyView) -> Outcome:
         findings.extend(_consumed(view, row, run, aligned, walked))
     findings.extend(_named(view, aligned))
     findings.extend(_tensors(view))
-    findings.extend(_sums(view))
+    ran = None if other else layer  # what ran another layer has other products
+    findings.extend(contradictions(view.study, view.plans, ran, view.trajectories, view.surfaces))
     return Outcome(findings=tuple(findings))
 
 
@@ -138,7 +143,7 @@ def _drift(view: StudyView) -> Iterator[Finding]:
             )
 
 
-def _fixture(view: StudyView) -> Iterator[Finding]:
+def _fixture(view: StudyView, layer: Layer | None) -> Iterator[Finding]:
     """The first process that could say what it multiplied had the layer of the seeds, or the captured one; the others had the same."""
     if view.captured is not None:
         ids, weights = _routing_digests(view)
@@ -151,34 +156,9 @@ def _fixture(view: StudyView) -> Iterator[Finding]:
                 own,
             )
     known = [record for record in view.bundle.processes or () if record.environment.known]
-    if not known:
-        return
-    wanted = view.captured.fixture_sha256 if view.captured else layer_digest(view.study.sizes, view.plans)
-    if known[0].fixture_sha256 != wanted:
+    wanted = view.captured.fixture_sha256 if view.captured else layer.digest if layer else None
+    if known and known[0].fixture_sha256 != wanted:
         yield _finding(Reason.FIXTURE_MISMATCH, f"{known[0].name}:fixture_sha256", wanted, known[0].fixture_sha256)
-
-
-def _sums(view: StudyView) -> Iterator[Finding]:
-    """The final surface of every trajectory is the sum of its routed one."""
-    sizes, frame = view.study.sizes, view.trajectories
-    if view.study.engine != "cpu-emulation":
-        return  # torch adds the slots in an order of its own
-    shapes = {name: "{}x{}".format(*sizes.shape(name)) for name in ("routed_w2", "final")}
-    stored = {
-        (view.surfaces.text("sha256", row), view.surfaces.text("shape", row)): view.surfaces.blobs["bytes"][row]
-        for row in range(view.surfaces.rows)
-    }
-    seen: dict[tuple[str, str], int] = {}
-    for row in range(frame.rows):
-        seen.setdefault((frame.text("routed_w2_sha256", row), frame.text("final_sha256", row)), row)
-    for (routed, final), row in seen.items():
-        data = stored.get((routed, shapes["routed_w2"])), stored.get((final, shapes["final"]))
-        if data[0] is None or data[1] is None or len(data[0]) != 2 * sizes.routes * sizes.hidden:
-            continue  # said by _tensors
-        wanted = sha256(summed(data[0], sizes))
-        if wanted != sha256(data[1]):
-            where = f"trajectories.parquet[{row}]:final_sha256"
-            yield _finding(Reason.SURFACE_CONTRADICTION, where, f"{wanted}, the sum of {routed}", final)
 
 
 def _apart(first: str, own: str) -> tuple[str, str]:
@@ -246,10 +226,20 @@ def _rows(view: StudyView) -> Iterator[Finding]:
             yield _finding(
                 Reason.NON_POSITIVE_DURATION, f"{where}:elapsed_ns", "above 0", frame.integer("elapsed_ns", row)
             )
+        if key in records:
+            yield from _too_long(records[key], where, frame.integer("elapsed_ns", row))
         seen.append(key)
     for key, record in records.items():
         if record.status == "ok" and key not in seen:
             yield _finding(Reason.ROWS_MISSING, f"trajectories.parquet {record.name}", "a row", "none")
+
+
+def _too_long(record: ProcessRecord, where: str, elapsed: int) -> Iterator[Finding]:
+    """A trajectory takes no longer than its process ran."""
+    if record.started is not None and record.ended is not None:
+        most = max(record.ended - record.started, timedelta()) + _SLACK
+        if elapsed > most // timedelta(microseconds=1) * 1000:
+            yield _finding(Reason.TIME_DISORDER, f"{where}:elapsed_ns", f"at most {most} ({record.name})", elapsed)
 
 
 def _aligned(view: StudyView, findings: list[Finding]) -> dict[str, Aligned]:
@@ -337,7 +327,7 @@ def _consumed(
     row: int,
     run: PlannedRun,
     aligned: dict[str, Aligned],
-    walked: dict[tuple[str, str, int], TileSchedule],
+    walked: dict[tuple[str, str, int], tuple[str, str]],
 ) -> Iterator[Finding]:
     frame, cell = view.trajectories, view.study.cell(run.cell)
     where = f"trajectories.parquet[{row}] {run.cell}/{run.history}"
@@ -361,8 +351,9 @@ def _consumed(
     for gemm, tile in cell.launches:
         key = (cell.name, gemm, len(own.experts))
         if key not in walked:
-            walked[key] = walk_tiles(view.study.sizes, gemm, tile, len(own.experts))
-        marker = (tile.thread_k, tile.thread_n, tile.grid, walked[key].counts, walked[key].digest)
+            schedule = walk_tiles(view.study.sizes, gemm, tile, len(own.experts))
+            walked[key] = schedule.counts, schedule.digest
+        marker = (tile.thread_k, tile.thread_n, tile.grid, *walked[key])
         numbers = (frame.integer(f"{gemm}_{column}", row) for column in ("thread_k", "thread_n", "grid"))
         texts = (frame.text(f"{gemm}_{column}", row) for column in ("classes", "cuts_sha256"))
         found = (*numbers, *texts)

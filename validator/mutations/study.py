@@ -1,13 +1,19 @@
 """Changes of a mechanism study. The first seven are those of the published study: route, expert block, treatment marker, grid
 marker, stage hash, raw tensor, source identity. All are resealed, so that only the scorer can see them."""
 
+import json
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+import rfc8785
 
 from validator.mutations.content import sha256
 from validator.mutations.mutation import collected, having, mutation
 from validator.mutations.provenance import edit_environment
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
+from validator.recompute.surfaces import activated
 
 CLAIMED = having(has_analysis=True)
 SURFACES = ("w13", "activation", "routed_w2", "final")
@@ -60,9 +66,9 @@ def raw_tensor_changed(copy: WorkingCopy) -> None:
 
 @mutation(Reason.ENVIRONMENT_DRIFT, reseal=True)
 def source_identity_differs(copy: WorkingCopy) -> None:
-    """One process ran an engine of another source."""
+    """One process had one source more, which no protocol requires."""
     ran = copy.read_environment(0)["sources"]
-    edit_environment(copy, {"sources": dict.fromkeys(ran, "0" * 64)}, rows=range(1))
+    edit_environment(copy, {"sources": {**ran, "other": "0" * 64}}, rows=range(1))
 
 
 @mutation(Reason.BUILD_MISMATCH, reseal=True)
@@ -77,8 +83,9 @@ def source_identity_not_as_required(copy: WorkingCopy) -> None:
 
 @mutation(Reason.ENVIRONMENT_DRIFT, reseal=True)
 def binary_identity_differs(copy: WorkingCopy) -> None:
-    """One process loaded another library."""
-    copy.set_values("processes", [0], binaries='{"libother.so":"' + "0" * 64 + '"}')
+    """One process loaded one library more."""
+    loaded = {**json.loads(copy.column("processes", "binaries")[0]), "libother.so": "0" * 64}
+    copy.set_values("processes", [0], binaries=rfc8785.dumps(loaded).decode())
 
 
 @mutation(Reason.ENVIRONMENT_DRIFT, reseal=True)
@@ -105,7 +112,27 @@ def seed_changed_after_the_run(copy: WorkingCopy) -> None:
 @mutation(Reason.SURFACE_CONTRADICTION, reseal=True)
 def final_of_its_own(copy: WorkingCopy) -> None:
     """One replicate has another final tensor, stored under its own digest, beside the routed one of before."""
-    _another_final(copy)
+    _another_tensor(copy, "final_sha256", _flipped)
+
+
+@mutation(Reason.SURFACE_CONTRADICTION, reseal=True)
+def activation_of_its_own(copy: WorkingCopy) -> None:
+    """One replicate has an activation of zeros, stored under its own digest."""
+    _another_tensor(copy, "activation_sha256", _zero)
+
+
+@mutation(Reason.SURFACE_CONTRADICTION, reseal=True)
+def routed_of_its_own(copy: WorkingCopy) -> None:
+    """One replicate has routed outputs of zeros and their sum, which no layer gives."""
+    for column in ("routed_w2_sha256", "final_sha256"):
+        _another_tensor(copy, column, _zero)
+
+
+@mutation(Reason.SURFACE_CONTRADICTION, reseal=True)
+def surfaces_of_no_number(copy: WorkingCopy) -> None:
+    """One replicate has NaN on all its surfaces, which agree with each other."""
+    for surface in SURFACES:
+        _another_tensor(copy, f"{surface}_sha256", lambda data, columns: b"\xff\x7f" * (len(data) // 2))
 
 
 @mutation(Reason.BUILD_MISMATCH, reseal=True)
@@ -161,6 +188,38 @@ def processes_out_of_time(copy: WorkingCopy) -> None:
     """The last process started before the run did."""
     last = len(copy.column("processes", "process")) - 1
     copy.set_values("processes", [last], started_utc="2020-01-01T00:00:00Z")
+
+
+@mutation(Reason.TIME_DISORDER, reseal=True)
+def trajectory_longer_than_its_process(copy: WorkingCopy) -> None:
+    """A trajectory took a day, and its process some seconds."""
+    copy.set_values("trajectories", [0], elapsed_ns=86_400 * 10**9)
+
+
+@mutation(Reason.PROTOCOL_INVALID, reseal=True)
+def plan_of_no_permutation(copy: WorkingCopy) -> None:
+    """The locked plans name a route twice, and everything names their digest."""
+    _other_plans(copy, lambda order: [order[1], *order[1:]])
+
+
+@mutation(Reason.PROTOCOL_INVALID, reseal=True)
+def plan_with_a_boolean(copy: WorkingCopy) -> None:
+    """The locked plans have ``true`` for route 1, and everything names their digest."""
+    _other_plans(copy, lambda order: [True if route == 1 else route for route in order])
+
+
+def _other_plans(copy: WorkingCopy, change: Callable[[list[int]], list[int]]) -> None:
+    protocol = copy.protocol()
+    name = protocol["histories"]["plans"]
+    path = copy.path(f"assets/{name}")
+    document = json.loads(path.read_bytes())
+    first = protocol["histories"]["H0"]
+    document["plans"][first] = change(document["plans"][first])
+    path.write_text(json.dumps(document))
+    asset = next(item for item in protocol["asset"] if item["name"] == name)
+    asset["sha256"] = sha256(path.read_bytes())
+    copy.write_protocol(protocol)
+    copy.relock()
 
 
 @mutation(Reason.ORDER_NOT_CONSUMED, reseal=True)
@@ -270,25 +329,42 @@ def outcome_changed(copy: WorkingCopy) -> None:
 
 
 def _another_outcome(copy: WorkingCopy) -> None:
-    """Give the last trajectory a W13 surface of its own, which no other surface contradicts."""
-    _another_tensor(copy, "w13_sha256")
+    """Give the last trajectory a W13 surface of its own, which no other surface contradicts: the last bit of a gate whose silu rounds it away."""
+
+    def change(data: bytes, columns: int) -> bytes:
+        words = np.frombuffer(data, dtype="<u2").reshape(-1, columns).copy()
+        other = words.copy()
+        other[:, : columns // 2] ^= 1
+        same = activated(words.view("<f2")) == activated(other.view("<f2"))
+        if not same.any():
+            raise NoSubjectError("every bit of every gate reaches the activation")
+        row, column = np.argwhere(same)[-1]
+        words[row, column] ^= 1
+        return bytes(words.tobytes())
+
+    _another_tensor(copy, "w13_sha256", change)
 
 
-def _another_final(copy: WorkingCopy) -> None:
-    _another_tensor(copy, "final_sha256")
+def _flipped(data: bytes, columns: int) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
-def _another_tensor(copy: WorkingCopy, column: str) -> None:
+def _zero(data: bytes, columns: int) -> bytes:
+    return bytes(len(data))
+
+
+def _another_tensor(copy: WorkingCopy, column: str, change: Callable[[bytes, int], bytes]) -> None:
     row = len(copy.column("trajectories", "process")) - 1
     name = copy.column("trajectories", column)[row]
     stored = copy.table("surfaces").to_pylist()
     old = next(item for item in stored if item["sha256"] == name)
-    data = old["bytes"][:-1] + bytes([old["bytes"][-1] ^ 1])
+    data = change(old["bytes"], int(old["shape"].partition("x")[2]))
     new: dict[str, Any] = {**old, "sha256": sha256(data), "bytes": data}
     others = copy.column("trajectories", column)[:row]
     kept = [item for item in stored if item is not old or name in others]
+    more = [] if any((item["sha256"], item["shape"]) == (new["sha256"], new["shape"]) for item in kept) else [new]
     table = copy.table("surfaces")
-    copy.write_table("surfaces", type(table).from_pylist([*kept, new], schema=table.schema))
+    copy.write_table("surfaces", type(table).from_pylist([*kept, *more], schema=table.schema))
     copy.set_values("trajectories", [row], **{column: new["sha256"]})
 
 

@@ -113,6 +113,8 @@ class Study:
     """All of a mechanism protocol that a check uses."""
 
     id: str
+    title: str
+    question: str
     digest: str
     require: Require
     sizes: Sizes
@@ -197,8 +199,7 @@ def read_study(top: Fields, digest: str, require: Require, assets: tuple[Asset, 
     head = top.table("protocol")
     identity = head.text("id", pattern=r"[a-z0-9][a-z0-9-]*")
     head.choice("kind", (MECHANISM,))
-    for key in ("title", "question", "selection"):
-        head.text(key)
+    title, question, _ = (head.text(key) for key in ("title", "question", "selection"))
     head.finish()
     launch = top.table("launch")
     engine = launch.choice("engine", ENGINES)
@@ -215,6 +216,8 @@ def read_study(top: Fields, digest: str, require: Require, assets: tuple[Asset, 
     schedule.finish()
     result = Study(
         id=identity,
+        title=title,
+        question=question,
         digest=digest,
         require=require,
         sizes=read_sizes(top.table("fixture")),

@@ -155,4 +155,4 @@ def study_facts(study: Study, plans: Plans) -> StudyFacts:
             classes = tuple(", ".join(dict.fromkeys(walked.of_block(j))) for j in places)
             swap = SwapFact(cell=cell.name, history=history, routes=cell.swap.routes, blocks=places, classes=classes)
             swaps.append(swap)
-    return StudyFacts(launches=tuple(launches), swaps=tuple(swaps))
+    return StudyFacts(title=study.title, question=study.question, launches=tuple(launches), swaps=tuple(swaps))

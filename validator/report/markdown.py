@@ -29,14 +29,15 @@ from validator.report.table import Extra, against, number, relation
 from validator.report.trajectories import study_tables
 
 _MOST_ROWS, _MOST_GATES, _MOST_REASONS, _LONGEST = 60, 20, 10, 200
+_LONGEST_TEXT = 2000
 _MARKS = {"good": "\N{WHITE HEAVY CHECK MARK}", "open": "\N{WHITE QUESTION MARK ORNAMENT}", "bad": "\N{CROSS MARK}"}
 _VALIDITY = {Validity.VALID: _MARKS["good"], Validity.INVALID: _MARKS["bad"], Validity.COULD_NOT_CHECK: _MARKS["open"]}
 
 
-def code(text: str, *, cell: bool = False) -> str:
+def code(text: str, *, cell: bool = False, longest: int = _LONGEST) -> str:
     """Quote a string of a bundle as a code span that nothing in it can end; ``cell`` is for a table's cell."""
     shown = clean(text)
-    shown = shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
+    shown = shown if len(shown) <= longest else shown[:longest] + "..."
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
     pad = " " if not shown.strip() or shown[0] in " `" or shown[-1] in " `" else ""
     return f"{fence}{pad}{shown or '-'}{pad}{fence}".replace("|", r"\|" if cell else "|")
@@ -78,6 +79,11 @@ def _study(report: Report) -> Iterator[str]:
     """Show the relations of a mechanism study; text, json and html have the rest."""
     relations = study_tables(report)[0]
     yield ""
+    if report.study_facts is not None:
+        yield code(report.study_facts.title, longest=_LONGEST_TEXT)
+        yield ""
+        yield code(report.study_facts.question, longest=_LONGEST_TEXT)
+        yield ""
     if not trusted(report):
         yield f"> **The bundle is {report.validity.value}: these verdicts are {UNTRUSTED}.**"
         yield ""

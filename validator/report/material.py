@@ -95,6 +95,8 @@ def gather(root: Path) -> Material:
         return Material()
     protocol, samples = bundle.protocol, bundle.frame("samples")
     around = surroundings(bundle)
+    if bundle.study is not None:
+        return Material(title=bundle.study.title, question=bundle.study.question, surroundings=around)
     if protocol is None or bundle.plan is None or samples is None or bundle.processes is None:
         return Material(surroundings=around)
     seen = view(bundle, protocol, bundle.plan, samples)

@@ -101,7 +101,8 @@ def _method(bundle: Bundle, known: list[ProcessRecord]) -> Iterator[tuple[str, s
         yield "event order", record.event_order
         yield "clock tick", f"{record.clock_tick_ns} ns"
         yield "last-level cache", f"{record.l2_bytes / 2**20:.0f} MiB"
-        yield "copies of the weights", ", ".join(f"{point}: {count}" for point, count in record.copies)
+        if not bundle.is_study:
+            yield "copies of the weights", ", ".join(f"{point}: {count}" for point, count in record.copies)
     if bundle.manifest is not None and bundle.manifest.exploratory:
         yield "exploratory", "; ".join(bundle.manifest.exploratory)
 

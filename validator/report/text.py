@@ -92,6 +92,10 @@ def _body(report: Report) -> Iterator[str]:
 def _study(report: Report) -> Iterator[str]:
     """Show a mechanism study; its verdicts are withheld where the bundle cannot be believed."""
     yield ""
+    if report.study_facts is not None:
+        yield report.study_facts.title
+        yield report.study_facts.question
+        yield ""
     if not believable(report):
         yield _WITHHELD
         return

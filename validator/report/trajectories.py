@@ -3,7 +3,8 @@
 Rules:
 1. Trajectories are equal to the bit or they are not: a letter stands for one tensor of a surface, in the order of its first
    place; several letters in a cell are several outcomes.
-2. A relation's row shows ``equal`` or the number of differing elements at each surface, and the verdict that all share.
+2. A relation's row shows ``equal`` or the number of differing elements at each surface, and the verdict that all share, or each
+   verdict with its surfaces.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,13 +52,16 @@ def study_tables(report: Report) -> list[Extra]:
 def _relations(relations: Sequence[RelationResult]) -> Iterator[tuple[str, ...]]:
     for (a, b), group in groupby(relations, key=lambda item: (item.cell_a, item.cell_b)):
         items = {item.surface: item for item in group}
-        verdicts = dict.fromkeys(item.verdict.value for item in items.values())
+        verdicts: dict[str, list[str]] = {}
+        for item in items.values():
+            verdicts.setdefault(item.verdict.value, []).append(item.surface)
+        said = [f"{word} ({', '.join(surfaces)})" for word, surfaces in verdicts.items()]
         shown = [
             "" if item is None else "-" if item.equal is None else "equal" if item.equal else str(item.differing)
             for item in (items.get(surface) for surface in SURFACES)
         ]
         expected = next(iter(items.values())).expected
-        yield f"{a} : {b}", expected, *shown, ", ".join(verdicts)
+        yield f"{a} : {b}", expected, *shown, ", ".join(verdicts if len(verdicts) == 1 else said)
 
 
 def _places(cells: Sequence[PlaceSummary]) -> Iterator[tuple[str, ...]]:
