@@ -237,13 +237,15 @@ def test_offsets_within_an_expert_have_32_bits(monkeypatch):
 
 def test_refused_parameters():
     for name, value, text in [
-        ("tile_m", 24, "expected a power of two, found 24"),
-        ("up_tile_k", 16, "expected an integer from 32 to 256, found 16"),
-        ("down_warps", 32, "expected an integer from 1 to 16, found 32"),
+        ("tile_m", 24, "expected one of 16, 32, 64, 128 for moe_fused, found 24"),
+        ("up_tile_k", 16, "expected one of 32, 64, 128, 256 for moe_fused, found 16"),
+        ("down_warps", 32, "expected one of 1, 2, 4, 8, 16 for moe_fused, found 32"),
     ]:
         with pytest.raises(DataError, match=rf"params\.{name}: {text}"):
             registry.prepare("moe_fused", layer(), {**PARAMS, name: value})
-    with pytest.raises(DataError, match=r"params\.stage: expected one of sort, pad, gather, .*, found 'norm'"):
+    with pytest.raises(
+        DataError, match=r"params\.stage: expected one of sort, pad, gather, .* for moe_stage, found 'norm'"
+    ):
         registry.prepare("moe_stage", layer(), {**PARAMS, "stage": "norm"})
 
 

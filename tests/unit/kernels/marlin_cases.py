@@ -252,10 +252,10 @@ def test_no_tokens(weights, installed):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"alignment": "best"}, "params.alignment: expected one of native, stable, found 'best'"),
+        ({"alignment": "best"}, "params.alignment: expected one of native, stable for marlin_moe, found 'best'"),
         (
             {"alignment": "native", "w2_thread_k": 64},
-            "params: expected all or none of w2_thread_k, w2_thread_n, w2_blocks_per_sm, found 1 of them",
+            "params.w2_thread_n: expected all or none of w2_thread_k, w2_thread_n, w2_blocks_per_sm, found nothing",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_parameters_that_no_layer_could_use(weights, installed, params, message)
 @pytest.mark.parametrize(
     ("shape", "reason"),
     [
-        ((64, 64, 1), "w13: needs a tile of 128 x 128, 64 x 128, 128 x 64 in blocks of 8 rows, found 64 x 64"),
+        ((64, 256, 1), "w13: needs a tile of 128 x 128, 64 x 128, 128 x 64 in blocks of 8 rows, found 64 x 256"),
         (
             (128, 128, 5),
             "w13: needs up to 4 CUDA blocks per SM within 232448 bytes of shared memory, found 5 of 261120 bytes",
@@ -277,7 +277,7 @@ def test_parameters_that_no_layer_could_use(weights, installed, params, message)
 )
 def test_configurations_that_do_not_fit(weights, installed, shape, reason):
     names = ("w13_thread_k", "w13_thread_n", "w13_blocks_per_sm")
-    found = registry.prepare("marlin_moe", inputs_of(weights, 1), {**NATIVE, **dict(zip(names, shape, strict=True))})
+    found = marlin.prepare(inputs_of(weights, 1), {**NATIVE, **dict(zip(names, shape, strict=True))})
     assert found == Support.no(reason)
 
 
