@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from benchkit.errors import DataError
@@ -27,12 +26,13 @@ from benchkit.fixture.alignment import (
     native_is_fixed,
     small_batch_plan,
 )
+from benchkit.fixture.routing import recorded_table
 from benchkit.mechanism.limits import MAX_ALIGNED, refuse_beyond
-from benchkit.protocol.files import open_regular
 
 _LN10 = math.log(10)
 _EXACT = 12  # decimal digits to which numbers of modes are shown exactly
 _COLUMNS = ("token", "slot", "expert")
+_WHAT = f"a Parquet file with the columns {', '.join(_COLUMNS)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +80,7 @@ def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
     Raises DataError, naming the file, where it is no Parquet file, lacks a column, holds no integers there, or where not every
     (token, slot) stands there once.
     """
-    try:
-        with open_regular(path, f"a Parquet file with the columns {', '.join(_COLUMNS)}") as file:
-            table = pq.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: expected a Parquet file with the columns {', '.join(_COLUMNS)}: {error}") from error
+    table = recorded_table(path, _WHAT)
     missing = [name for name in _COLUMNS if name not in table.column_names]
     if missing:
         found = ", ".join(table.column_names) or "none"
@@ -110,7 +106,7 @@ def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64
     Raises DataError as ``read_ids``, and on a weight that no float32 of at least 0 is near, or an expert twice for one token.
     """
     ids = read_ids(path, point)
-    table = pq.read_table(path)
+    table = recorded_table(path, _WHAT)
     if "weight" not in table.column_names or not pa.types.is_floating(table.column("weight").type):
         raise DataError(f"{path}: expected a column weight of floats, found {', '.join(table.column_names)}")
     token, slot, _ = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))

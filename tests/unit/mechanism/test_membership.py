@@ -140,7 +140,7 @@ IDS = np.array([[0, 1], [1, 2]])
         ),
         (
             table_of(IDS).append_column("slot", pa.array([0, 1, 0, 1])),
-            "Multiple matches for FieldRef.Name.slot.",
+            "found slot more than once",
         ),
         (table_of(IDS + 3), "token 0, slot 1: expected experts 0 to 3, or -1 for a route of another device, found 4"),
     ],

@@ -173,7 +173,9 @@ from benchkit.kernels.engines import ENGINES
 from benchkit.mechanism.engine import engine_of
 from benchkit.protocol.parse import read_protocol
 from benchkit.run.torch_bench import load_cuda
-protocols = [read_protocol(path) for path in sorted(Path("protocols").glob("*-h200.toml"))]
+from benchkit.protocol.study import MECHANISM, protocol_kind
+paths = [path for path in sorted(Path("protocols").glob("*-h200.toml")) if protocol_kind(path) != MECHANISM]
+protocols = [read_protocol(path) for path in paths]
 for protocol in protocols:
     load_cuda(protocol)
 for engine in ENGINES:
