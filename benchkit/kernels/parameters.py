@@ -8,7 +8,7 @@ Rules:
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from benchkit.errors import DataError
 from benchkit.kernels.contract import Params
@@ -175,6 +175,8 @@ MARLIN: Mapping[str, Param] = {  # benchkit.kernels.marlin says what each of the
     **{f"{gemm}_{name}": param for gemm in ("w13", "w2") for name, param in _LAUNCH.items()},
 }
 
+NATIVE_EXPERTS = 992
+
 
 def marlin_together(params: Params) -> None:
     """A launch of a GEMM is given as a whole, or not at all; its tile is one of the op's."""
@@ -187,3 +189,11 @@ def marlin_together(params: Params) -> None:
         if given and (given[0], given[1]) not in _TILES:
             known = ", ".join(f"{k} x {n}" for k, n in _TILES)
             raise DataError(f"params.{gemm}_thread_k: expected a tile {known}, found {given[0]} x {given[1]}")
+
+
+def marlin_refuses(params: Params, inputs: Any) -> str | None:
+    """vLLM's own alignment pads the number of experts to a multiple of 32 and takes fewer than 1024."""
+    experts = inputs.weights.experts
+    if params["alignment"] == "native" and experts > NATIVE_EXPERTS:
+        return f"native alignment needs at most {NATIVE_EXPERTS} experts (stable alignment takes any number), found {experts}"
+    return None

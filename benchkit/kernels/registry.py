@@ -46,6 +46,8 @@ class KernelEntry:
         Name -> what it takes.
     together:
         Raises DataError where parameters, each one sound, do not go together; None: any do.
+    refuses:
+        Why these parameters are not for these inputs, or None; asked before the kernel's own module is.
     packages:
         Distributions beside torch whose code it runs; their versions stand in the environment record.
     space:
@@ -59,6 +61,7 @@ class KernelEntry:
     sources: tuple[str, ...]
     params: Mapping[str, Param] = field(default_factory=dict)
     together: Together | None = None
+    refuses: Callable[[Params, Any], str | None] | None = None
     packages: tuple[str, ...] = ()
     space: str | None = None
 
@@ -160,6 +163,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             ),
             params=parameters.MARLIN,
             together=parameters.marlin_together,
+            refuses=parameters.marlin_refuses,
             packages=("vllm",),
             space="space",
         ),
@@ -306,6 +310,9 @@ def prepare(kernel_id: str, inputs: object, params: Params) -> PreparedArm | Sup
     if problems:
         raise DataError("; ".join(f"params.{problem}" for problem in problems))
     line = entry(kernel_id)
+    reason = line.refuses(params, inputs) if line.refuses else None
+    if reason is not None:
+        return Support.no(reason)
     function = cast(Prepare, getattr(import_module(line.module), line.function))
     return function(inputs, params)
 
