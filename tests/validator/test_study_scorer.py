@@ -65,6 +65,20 @@ def look(path: Path) -> Report:
 SEEN: list[Report] = []
 
 
+ON_A_GPU = ("binary-identity-differs", "final-of-its-own")
+
+
+def test_the_seven_mutations_of_a_bundle_from_a_gpu() -> None:
+    """And what only its tensors show: there sources and binaries are locked, and the op decides the native order."""
+    (published,) = (ROOT / "results" / "route-membership-h200").glob("2*")
+    chosen = [mutation for mutation in STUDY_MUTATIONS if mutation.name in (*PREDECLARED, *ON_A_GPU)]
+    found = {
+        one.mutation: (one.word, one.detail) for one in selftest(published, validate=validate, mutations=chosen).outcomes
+    }
+    assert found == {mutation.name: (Word.REJECTED, mutation.expected) for mutation in chosen}
+    assert len(found) == len(PREDECLARED) + len(ON_A_GPU)
+
+
 @pytest.mark.parametrize("mutation", STUDY_MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation(mutation: Mutation) -> None:
     reports: list[Report] = []
