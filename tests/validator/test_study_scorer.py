@@ -73,7 +73,8 @@ def test_the_seven_mutations_of_a_bundle_from_a_gpu() -> None:
     (published,) = (ROOT / "results" / "route-membership-h200").glob("2*")
     chosen = [mutation for mutation in STUDY_MUTATIONS if mutation.name in (*PREDECLARED, *ON_A_GPU)]
     found = {
-        one.mutation: (one.word, one.detail) for one in selftest(published, validate=validate, mutations=chosen).outcomes
+        one.mutation: (one.word, one.detail)
+        for one in selftest(published, validate=validate, mutations=chosen).outcomes
     }
     assert found == {mutation.name: (Word.REJECTED, mutation.expected) for mutation in chosen}
     assert len(found) == len(PREDECLARED) + len(ON_A_GPU)
