@@ -187,6 +187,7 @@ def test_the_reason_of_a_failure_is_what_its_log_says(tmp_path: Path, start: Sta
 def test_a_run_that_ends_at_a_look_leaves_no_worker(tmp_path: Path, run_benchkit: Run) -> None:
     protocol, script = tmp_path / "cuda.toml", DATA / "fake-cuda.toml"
     text = (DATA / "cuda.toml").read_text("utf-8").replace("process_pairs = 6", "process_pairs = 12")
+    text = text.replace("ctas_per_sm = 0 }", "ctas_per_sm = 0, threads = 256, unroll = 1 }")
     protocol.write_text(text + "looks = [6, 12]\n", "utf-8")
     assert run_benchkit("lock", protocol).returncode == 0
     seen: list[dict[int, str]] = []

@@ -14,7 +14,7 @@ BEST = """[[arm]]
 name = "best"
 role = "comparator"
 kernel = "cuda_copy"
-params = { ctas_per_sm = 0 }
+params = { ctas_per_sm = 0, threads = 256, unroll = 1 }
 [arm.correctness]
 min_cosine = 0.99999
 max_rel_error = 1e-4
@@ -35,7 +35,12 @@ def test_the_family_holds_both_claims(
     tmp_path: Path, run_benchkit: Callable[..., CompletedProcess[str]], best_ns: int, verdict: str, family: str
 ) -> None:
     protocol, script = tmp_path / "two.toml", tmp_path / "script.toml"
-    protocol.write_text((DATA / "cuda.toml").read_text("utf-8").replace("[schedule]", BEST), "utf-8")
+    whole = (
+        (DATA / "cuda.toml")
+        .read_text("utf-8")
+        .replace("ctas_per_sm = 0 }", "ctas_per_sm = 0, threads = 256, unroll = 1 }")
+    )
+    protocol.write_text(whole.replace("[schedule]", BEST), "utf-8")
     text = (DATA / "fake-cuda.toml").read_text("utf-8")
     script.write_text(text.replace("cand = 39500", f"cand = 39500\nbest = {best_ns}"), "utf-8")
     assert run_benchkit("lock", protocol).returncode == 0

@@ -124,12 +124,23 @@ def test_the_dataset_card() -> None:
     assert text.startswith("---\n")
     card = yaml.safe_load(text.split("---\n")[1])
     names = [config["config_name"] for config in card["configs"]]
-    assert (card["license"], names) == ("apache-2.0", ["catalogue", "samples", "processes"])
+    assert (card["license"], names) == (
+        "apache-2.0",
+        ["catalogue", "samples", "processes", "processes-without-repacking"],
+    )
+    named = set()
     for config in card["configs"]:
-        paths = [path for item in config["data_files"] for path in RESULTS.glob(item["path"])]
+        places = [
+            place
+            for item in config["data_files"]
+            for place in ([item["path"]] if isinstance(item["path"], str) else item["path"])
+        ]
+        paths = [path for place in places for path in RESULTS.glob(place)]
         assert paths, config
+        named |= set(paths)
         schemas = {pq.read_schema(path).remove_metadata().to_string() for path in paths}
         assert len(schemas) == 1, "load_dataset needs one schema"
+    assert named >= set(RESULTS.glob("*/*/processes.parquet"))
 
 
 def test_load_dataset_reads_the_folder(tmp_path: Path) -> None:
