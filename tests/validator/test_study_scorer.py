@@ -68,6 +68,7 @@ SEEN: list[Report] = []
 ON_A_GPU = ("binary-identity-differs", "final-of-its-own")
 
 
+@pytest.mark.large
 def test_the_seven_mutations_of_a_bundle_from_a_gpu() -> None:
     """And what only its tensors show: there sources and binaries are locked, and the op decides the native order."""
     (published,) = (ROOT / "results" / "route-membership-h200").glob("2*")
