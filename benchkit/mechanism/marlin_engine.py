@@ -3,13 +3,18 @@
 Rules:
 1. History H1 allocates three CUDA tensors shaped like input, top-k weights and top-k ids, copies the fixture into them and synchronises once, before
    the layer is built; they are kept and are no operand of anything. Their marker is the digest of what stands in them after the run. H0 does nothing.
-2. The grid is CUDA blocks per multiprocessor x multiprocessors, so a study's grids are multiples of these; the marker is the grid of the captured
-   launch, and its threads must be those of the tile.
-3. The order that was consumed is read back from the op's buffers behind the last kernel. Surfaces are copied before what overwrites them.
+2. The grid is CUDA blocks per multiprocessor x multiprocessors, so a study's grids are multiples of these. The marker is the grid of the captured
+   launch and the tile of the kernel that it names, and its threads must be those of that tile.
+3. The order that was consumed is read back from the op's buffers behind the last kernel; it counts as injected when the op's alignment was not called.
+   Surfaces are copied before what overwrites them.
+
+Source of the kernel's template parameters: csrc/moe/marlin_moe_wna16/kernel.h of vLLM 0.22.0; thread_n_blocks and thread_k_blocks count 16 columns.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +40,10 @@ from benchkit.mechanism.trajectory import LaunchMarker, Trajectory, cuts_sha256,
 from benchkit.protocol.study import GEMMS, NATIVE, STABLE, SURFACES, Cell, Study, Tiling
 
 _PACKAGES = ("torch", "numpy", "triton", "cuda-bindings", "nvidia-ml-py", "vllm")
-_THREADS_OF = 64  # a tile of thread_k x thread_n has thread_k * thread_n / 64 threads
+_PARAMETERS = re.compile(
+    r"MarlinI(?:Ll\d+E){4}Li(?P<threads>\d+)ELi\d+ELi(?P<thread_n>\d+)ELi(?P<thread_k>\d+)E"
+)  # mangled
+_UNIT = 16
 
 
 class MarlinEngine:
@@ -85,14 +93,14 @@ class MarlinEngine:
         self._device.synchronize()
         consumed = path.routes.read(self._plans.topk_ids)
         launches = {
-            gemm: launch_marker(self._study, gemm, cell.launches[gemm], kernel.grid, kernel.block, consumed.blocks)
+            gemm: launch_marker(self._study, gemm, kernel, consumed.blocks)
             for gemm, kernel in self._launched(path).items()
         }
         held = [_copied(each).numpy() for each in self._resident]
         return Trajectory(
             treatment=f"{self._study.treatment}:{len(self._resident)}" if self._resident else "none",
             treatment_sha256=treatment_sha256(held),
-            injected=cell.order != NATIVE,
+            injected=not self._aligned_by_op,
             alignment=consumed,
             launches=launches,
             surfaces=surfaces,
@@ -108,11 +116,16 @@ class MarlinEngine:
         return {gemm: _marlin_kernel(self._device, call) for gemm, call in (("w13", path.w13), ("w2", path.w2))}
 
     def _align(self, cell: Cell, history: str) -> alignment.Align:
+        self._aligned_by_op = False
         if cell.order == NATIVE:
-            return alignment.native(self._ops.align)
+            return alignment.native(self._op_align)
         if cell.order == STABLE:
             return alignment.stable
         return alignment.injected(self._plans.alignment(injected_plan(self._study, self._plans, cell, history)))
+
+    def _op_align(self, *arguments: Any) -> None:
+        self._ops.align(*arguments)
+        self._aligned_by_op = True
 
 
 def run_path(path: MarlinPath) -> dict[str, NDArray[np.float16]]:
@@ -149,16 +162,18 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", copy=True)
 
 
-def launch_marker(
-    study: Study, gemm: str, asked: Tiling, grid: tuple[int, int, int], block: tuple[int, int, int], blocks: int
-) -> LaunchMarker:
-    """The marker of a captured launch; WorkerError where it has other threads than the tile that was asked for."""
-    threads = asked.thread_k * asked.thread_n // _THREADS_OF
-    if block != (threads, 1, 1) or grid[1:] != (1, 1):
+def launch_marker(study: Study, gemm: str, kernel: LaunchedKernel, blocks: int) -> LaunchMarker:
+    """The marker of a captured launch; WorkerError where its kernel's name states no tile, or the launch has other threads than it."""
+    found = _PARAMETERS.search(kernel.name)
+    if found is None:
+        raise WorkerError(f"{gemm}: expected a kernel named as in vLLM 0.22, with its tile, found {kernel.name:.200}")
+    threads = int(found["threads"])
+    if kernel.block != (threads, 1, 1) or kernel.grid[1:] != (1, 1):
         raise WorkerError(
-            f"{gemm}: expected {threads} threads of a tile {asked.thread_k} x {asked.thread_n}, found {block} in a grid {grid}"
+            f"{gemm}: expected {threads} threads, as the kernel's name says, found {kernel.block} in a grid {kernel.grid}"
         )
-    launched = Tiling(thread_k=asked.thread_k, thread_n=asked.thread_n, grid=grid[0])
+    thread_k, thread_n = (int(found[name]) * _UNIT for name in ("thread_k", "thread_n"))
+    launched = Tiling(thread_k=thread_k, thread_n=thread_n, grid=kernel.grid[0])
     plan = tile_schedule(study.layer, gemm, launched, blocks)
     return LaunchMarker(
         thread_k=plan.thread_k,

@@ -138,6 +138,7 @@ def test_decoding_is_exact_for_every_element_and_scale():
     assert np.array_equal(result.double()[held].cpu().numpy(), wide[held].cpu().numpy())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # vLLM's own, while it is imported
 @pytest.mark.parametrize("batch", [1, 4, 8, 32, 64])
 def test_vllm_s_own_layer(batch):
     """Eager and replayed: rounded between its kernels as ours is (activations in bf16), so no nearer to the truth."""

@@ -27,6 +27,11 @@ from benchkit.protocol.study import SURFACES, LayerSizes, Tiling, parse_study
 SIZES = LayerSizes(
     experts=128, hidden=256, intermediate=128, top_k=8, tokens=21, group=128, block=8, weight_seed=3, input_seed=4
 )
+# of the tile 128 x 64 (K x N), from a run on an H200; demangled: marlin_moe_wna16::Marlin<..., 128, 1, 4, 8, true, 4, 8, false>
+NAME = (
+    "_ZN16marlin_moe_wna166MarlinILl1125899906910725ELl1125899906843648ELl1125899906910725ELl1125899906910725E"
+    "Li128ELi1ELi4ELi8ELb1ELi4ELi8ELb0EEEvPK4int4S3_PS1_S4_S3_PKfS3_S6_S3_PKiS8_S8_S8_S6_ibiiiiPibbb"
+)
 TILE = Tiling(thread_k=64, thread_n=128, grid=132)
 PROTOCOLS = Path(__file__).parents[3] / "protocols"
 TEXT = (Path(__file__).parents[2] / "data" / "study.toml").read_text("utf-8")
@@ -84,12 +89,16 @@ def test_a_native_order_is_read_back_from_the_op(plans, ops):
 def test_the_marker_is_that_of_the_launch(plans):
     blocks = plans.alignment(None).blocks
     study = parse_study(TEXT.encode(), "x.toml")
-    marker = launch_marker(study, "w13", Tiling(thread_k=64, thread_n=64, grid=32), (40, 1, 1), (64, 1, 1), 18)
-    plan = tile_schedule(study.layer, "w13", Tiling(thread_k=64, thread_n=64, grid=40), 18)
-    assert (marker.grid, marker.classes) == (40, ",".join(f"{name}={count}" for name, count in plan.counts().items()))
+    kernel = LaunchedKernel(name=NAME, grid=(40, 1, 1), block=(128, 1, 1), registers=128, shared_bytes=1)
+    marker = launch_marker(study, "w13", kernel, 18)
+    plan = tile_schedule(study.layer, "w13", Tiling(thread_k=128, thread_n=64, grid=40), 18)
+    assert (marker.thread_k, marker.thread_n, marker.grid) == (128, 64, 40)
+    assert marker.classes == ",".join(f"{name}={count}" for name, count in plan.counts().items())
     assert blocks == 50
-    with pytest.raises(WorkerError, match=r"w13: expected 64 threads of a tile 64 x 64, found \(128, 1, 1\)"):
-        launch_marker(study, "w13", Tiling(thread_k=64, thread_n=64, grid=32), (40, 1, 1), (128, 1, 1), 18)
+    with pytest.raises(WorkerError, match=r"w13: expected 128 threads, as the kernel's name says, found \(256, 1, 1\)"):
+        launch_marker(study, "w13", replace(kernel, block=(256, 1, 1)), 18)
+    with pytest.raises(WorkerError, match="w13: expected a kernel named as in vLLM 0.22, with its tile, found Marlin"):
+        launch_marker(study, "w13", replace(kernel, name="Marlin"), 18)
 
 
 def test_grids_are_multiples_of_the_multiprocessors():
@@ -114,7 +123,13 @@ def test_the_raw_engine_runs_the_graph_that_was_given_its_grid(plans, ops, monke
 
     def regrid(graph, grid):
         given.append((graph, grid))
-        return LaunchedKernel(name="Marlin", grid=(grid, 1, 1), block=(128, 1, 1), registers=128, shared_bytes=1)
+        return LaunchedKernel(
+            name=NAME.replace("ELi4ELi8ELb1", "ELi8ELi4ELb1"),
+            grid=(grid, 1, 1),
+            block=(128, 1, 1),
+            registers=128,
+            shared_bytes=1,
+        )
 
     device = SimpleNamespace(capture=lambda work, keep: Captured(work), synchronize=lambda: None)
     monkeypatch.setattr(raw_engine, "regrid", regrid)
@@ -140,6 +155,7 @@ def test_the_raw_engine_runs_the_graph_that_was_given_its_grid(plans, ops, monke
     assert [call[26:] for call in gemm.calls] == [(64, 128, 2)] * 4
     plain = run_path(path_of(plans, ops, alignment.injected(plans.alignment(plans.plans["P0"]))))
     assert all(np.array_equal(surfaces[name], plain[name]) for name in SURFACES)
+    assert not engine.run(study.cell("native"), "H0").injected
     made = engine.run(study.cell("whole_tiles"), "H1")
     assert (made.treatment, made.injected, made.alignment.plan.tolist()) == ("none", True, plans.plans["P1"].tolist())
     assert {gemm: (one.thread_k, one.thread_n, one.grid) for gemm, one in made.launches.items()} == {
