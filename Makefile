@@ -2,6 +2,8 @@
 # PYTHON makes .venv; gpu-test runs with it directly, since a GPU machine has its own build of PyTorch: make gpu-test PYTHON=.venv/bin/python for another
 PYTHON ?= python3
 BIN := .venv/bin
+# the tests start a thousand short processes: compile each module once, whatever the machine's default
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test check readme catalogue deep gpu-test
 
