@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pyarrow.parquet as pq
 import pytest
 
@@ -205,8 +206,7 @@ def test_controls_are_unsupported_with_their_baseline(tmp_path: Path, run_benchk
             ["batch=4", "delayed", why],
         ]
     assert {r["arm"] for r in rows(bundle, "samples") if r["point"] == "batch=4"} == {"cand", "copy", "read"}
-    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    report = json.loads(forked.run("validator.cli", "report", bundle, "--format", "json").stdout)
     assert [reason["code"] for reason in report["reasons"]] == ["SYNTHETIC"]
 
 
@@ -311,8 +311,7 @@ def test_killed_before_the_worker_said_anything_then_resume(tmp_path: Path, run_
     bundle = only_bundle(out)
     first = rows(bundle, "processes")[0]
     assert (first["status"], first["environment"]) == ("interrupted", "{}")
-    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    report = json.loads(forked.run("validator.cli", "report", bundle, "--format", "json").stdout)
     assert [reason["code"] for reason in report["reasons"]] == ["SYNTHETIC"]
 
 
