@@ -12,10 +12,14 @@ _LIBRARIES = [
     "click",
     "numpy",
     "packaging.specifiers",
+    "pandas",  # which pyarrow loads to make an array, where it is installed
     "pyarrow.compute",
+    "pyarrow.pandas_compat",
     "pyarrow.parquet",
+    "rfc8785",
     "scipy.special",
     "tomlkit",
+    "tomllib",
 ]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_LIBRARIES)
