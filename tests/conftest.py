@@ -3,10 +3,10 @@
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,8 +23,7 @@ DATA = Path(__file__).parent / "data"
 
 def benchkit(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the ``benchkit`` command in a process of its own."""
-    command = [sys.executable, "-m", "benchkit.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return forked.run("benchkit.cli", *arguments, cwd=cwd)
 
 
 def scripted_run(protocol: str, script: str, out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``benchkit tune``: find an arm's best parameters on this device, to be locked by value before a run. Imports torch.
+"""``benchkit tune``: find an arm's best parameters on this device, to be locked by value before a run.
 
 Rules:
 1. The candidates come from the kernel's own search space (the registry names it); every one is checked against the truth before it is timed.
@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomlkit
 
@@ -22,7 +22,9 @@ from benchkit.protocol.files import write_text
 from benchkit.protocol.lock import lock_path
 from benchkit.protocol.model import Arm, Point, Protocol, Role
 from benchkit.protocol.parse import read_protocol
-from benchkit.run.torch_bench import TorchBench
+
+if TYPE_CHECKING:
+    from benchkit.run.torch_bench import TorchBench
 
 GAIN = 0.005
 SAMPLES = 7
@@ -59,6 +61,8 @@ def tune(path: Path, arms: tuple[str, ...], progress: Callable[[str], None]) -> 
     chosen = [_named(protocol, name) for name in arms] if arms else _tunable(protocol)
     if not chosen:
         raise DataError(f"{path}: no arm has a search space; its parameters are to be chosen by hand")
+    from benchkit.run.torch_bench import TorchBench  # slow to import, and what is refused needs none
+
     bench = TorchBench(protocol, folder=path.parent, digest_cache=path.parent / ".unused")
     return [_tune_arm(protocol, bench, arm, progress) for arm in chosen]
 
@@ -75,7 +79,7 @@ def _named(protocol: Protocol, name: str) -> Arm:
     return found[0]
 
 
-def _tune_arm(protocol: Protocol, bench: TorchBench, arm: Arm, progress: Callable[[str], None]) -> Tuned:
+def _tune_arm(protocol: Protocol, bench: "TorchBench", arm: Arm, progress: Callable[[str], None]) -> Tuned:
     points = [point for point in protocol.points if arm.stands_at(point.id)]
     if arm.role is Role.CEILING:
         points = points[:1]  # its arrays are the same everywhere
@@ -94,7 +98,7 @@ def _tune_arm(protocol: Protocol, bench: TorchBench, arm: Arm, progress: Callabl
     return Tuned(arm=arm.name, params=params, by_point=by_point, trials=trials)
 
 
-def _trials(protocol: Protocol, bench: TorchBench, arm: Arm, point: Point) -> Iterator[Trial]:
+def _trials(protocol: Protocol, bench: "TorchBench", arm: Arm, point: Point) -> Iterator[Trial]:
     for params in registry.search_space(arm.kernel, bench.inputs(arm, point)):
         prepared = bench.prepare(arm, point, params)
         if not isinstance(prepared, PreparedArm):
@@ -105,7 +109,7 @@ def _trials(protocol: Protocol, bench: TorchBench, arm: Arm, point: Point) -> It
             yield Trial(params=params, ns_per_call=_time(protocol, bench, arm, prepared), reason=None)
 
 
-def _right(bench: TorchBench, arm: Arm, prepared: PreparedArm) -> bool:
+def _right(bench: "TorchBench", arm: Arm, prepared: PreparedArm) -> bool:
     prepared.poison()
     prepared.call(0)
     bench.device.synchronize()
@@ -113,7 +117,7 @@ def _right(bench: TorchBench, arm: Arm, prepared: PreparedArm) -> bool:
     return found.min_cosine >= arm.tolerance.min_cosine and found.rel_error <= arm.tolerance.max_rel_error
 
 
-def _time(protocol: Protocol, bench: TorchBench, arm: Arm, prepared: PreparedArm) -> float:
+def _time(protocol: Protocol, bench: "TorchBench", arm: Arm, prepared: PreparedArm) -> float:
     calls = arm.calls_per_sample
     timer = bench.device.timer(prepared.call, calls=calls, copies=protocol.fixture.copies, with_delay=False)
     timer.run()

@@ -41,8 +41,6 @@ def test_toml_that_no_protocol_is(run_benchkit: Run, tmp_path: Path, text: str, 
     path = tmp_path / "x.toml"
     path.write_text(text, "utf-8")
     for command in (["check"], ["lock"], ["plan"], ["run-protocol", "--out", tmp_path / "out"], ["tune"]):
-        if command == ["tune"]:
-            pytest.importorskip("torch")
         done = run_benchkit(*command, path)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"benchkit: {path}: 1 problem(s)\n  {problem}\n"

@@ -1,10 +1,9 @@
 """Every bundle that the repository publishes is VALID under the protocol that lies beside it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -18,18 +17,7 @@ def test_something_is_published() -> None:
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_published_bundle_is_valid(bundle: Path) -> None:
     protocol = ROOT / "protocols" / f"{bundle.parent.name}.toml"
-    command = [
-        sys.executable,
-        "-m",
-        "validator.cli",
-        "report",
-        str(bundle),
-        "--format",
-        "json",
-        "--protocol",
-        str(protocol),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = forked.run("validator.cli", "report", bundle, "--format", "json", "--protocol", protocol)
     report = json.loads(done.stdout)
     assert (done.returncode, report["validity"], report["reasons"]) == (0, "VALID", [])
 

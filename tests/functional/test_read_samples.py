@@ -4,10 +4,10 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,7 @@ def expected() -> Any:
     (path,) = set(
         re.findall(r'["\'](results/\S+)/samples\.parquet', "".join(map("".join, map(snippets, ("python", "sql", "r")))))
     )
-    command = [sys.executable, "-m", "validator.cli", "report", str(ROOT / path), "--format", "json"]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120).stdout)
+    report = json.loads(forked.run("validator.cli", "report", ROOT / path, "--format", "json").stdout)
     assert report["validity"] == "VALID"
     return pytest.approx({row["operating_point"]: row["ratio"] for row in report["comparisons"]}, rel=1e-12)
 

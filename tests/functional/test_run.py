@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pyarrow.parquet as pq
 import pytest
+from pace import quicken
 
 from benchkit.plan import plan
 from benchkit.protocol.lock import load_locked
@@ -205,8 +207,7 @@ def test_controls_are_unsupported_with_their_baseline(tmp_path: Path, run_benchk
             ["batch=4", "delayed", why],
         ]
     assert {r["arm"] for r in rows(bundle, "samples") if r["point"] == "batch=4"} == {"cand", "copy", "read"}
-    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    report = json.loads(forked.run("validator.cli", "report", bundle, "--format", "json").stdout)
     assert [reason["code"] for reason in report["reasons"]] == ["SYNTHETIC"]
 
 
@@ -269,6 +270,7 @@ def test_sigkill_in_a_worker_then_resume(tmp_path: Path, run_benchkit: Run, fake
     run.send_signal(signal.SIGKILL)
     run.wait()
     assert list((out / "fake-host").glob("2*")) == []
+    quicken(out)
     done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
     assert done.returncode == 0, done.stderr
     bundle = only_bundle(out)
@@ -287,6 +289,7 @@ def test_another_instrument_does_not_go_on(tmp_path: Path, run_benchkit: Run) ->
     wait_for(lambda: running(out, 1))
     run.send_signal(signal.SIGKILL)
     run.wait()
+    quicken(out)
     settings = out / "fake-host" / f".{run_id(out)}.partial" / "run.json"
     stored = json.loads(settings.read_text("utf-8"))
     stored["identity"]["benchkit_sha256"] = "0" * 64
@@ -304,6 +307,7 @@ def test_killed_before_the_worker_said_anything_then_resume(tmp_path: Path, run_
     run.send_signal(signal.SIGKILL)
     run.wait()
     time.sleep(0.5)  # until the worker is gone, too
+    quicken(out)
     name = run_id(out)
     (folder,) = (out / "fake-host").glob(".*.partial")
     (folder / "process-00000-attempt-0.jsonl").unlink(missing_ok=True)  # so early that it wrote nothing
@@ -311,8 +315,7 @@ def test_killed_before_the_worker_said_anything_then_resume(tmp_path: Path, run_
     bundle = only_bundle(out)
     first = rows(bundle, "processes")[0]
     assert (first["status"], first["environment"]) == ("interrupted", "{}")
-    command = [sys.executable, "-m", "validator.cli", "report", str(bundle), "--format", "json"]
-    report = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    report = json.loads(forked.run("validator.cli", "report", bundle, "--format", "json").stdout)
     assert [reason["code"] for reason in report["reasons"]] == ["SYNTHETIC"]
 
 
@@ -322,6 +325,7 @@ def test_a_run_is_not_resumed_twice_at_once(tmp_path: Path, run_benchkit: Run) -
     done = run_benchkit("run-protocol", PROTOCOL, "--out", out, "--resume", run_id(out))
     assert done.returncode == 2
     assert "this run is going on in another process; wait for it" in done.stderr
+    quicken(out)
     assert run.wait(timeout=60) == 0
     assert events(only_bundle(out)) == ["start", "end"]  # what was refused left nothing
 
@@ -341,6 +345,7 @@ def test_killed_worker_is_failed_and_the_run_goes_on(tmp_path: Path) -> None:
     wait_for(lambda: running(out, 1))
     workers = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text("utf-8").split()
     os.kill(int(workers[0]), signal.SIGKILL)
+    quicken(out)
     assert run.wait(timeout=60) == 1
     errors = (tmp_path / "stderr").read_text("utf-8")
     assert "failed: process 1: ended by signal 9 (SIGKILL)" in errors
@@ -357,6 +362,7 @@ def test_interruption_prints_the_way_back(tmp_path: Path, run_benchkit: Run, num
     errors = (tmp_path / "stderr").read_text("utf-8")
     match = re.search(r"benchkit run-protocol (\S+) --out (\S+) --resume (\S+)", errors)
     assert match
+    quicken(out)
     done = run_benchkit("run-protocol", match[1], "--out", match[2], "--resume", match[3])
     assert done.returncode == 0
     assert events(only_bundle(out)) == ["start", "resume", "end"]
@@ -368,6 +374,8 @@ def test_three_interrupted_attempts_are_a_failure(tmp_path: Path, run_benchkit: 
         wait_for(lambda attempt=attempt: running(out, 0, attempt))
         run.send_signal(signal.SIGKILL)
         run.wait()
+        if attempt == 2:
+            quicken(out)
         run = start(["--out", str(out), "--resume", run_id(out)], tmp_path / "stderr")
     assert run.wait(timeout=60) == 1
     statuses = [(r["process"], r["attempt"], r["status"]) for r in rows(only_bundle(out), "processes")]

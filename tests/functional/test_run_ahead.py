@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pace import quicken
 
 from benchkit.run.session import Session
 
@@ -55,10 +56,10 @@ def samples_of(out: Path, process: int) -> bool:
     return bool(paths) and b'"samples"' in paths[0].read_bytes()
 
 
-def slow(folder: Path, script: str, extra: str = "") -> Path:
+def slow(folder: Path, script: str) -> Path:
     """A script whose processes take about a second."""
     path = folder / "script.toml"
-    path.write_text("pace_ms = 8\n" + (DATA / f"{script}.toml").read_text("utf-8") + extra, "utf-8")
+    path.write_text("pace_ms = 8\n" + (DATA / f"{script}.toml").read_text("utf-8"), "utf-8")
     return path
 
 
@@ -104,6 +105,7 @@ def test_on_the_event_clock_the_next_worker_stands_by(tmp_path: Path, start: Sta
     wait_for(lambda: samples_of(tmp_path, 2))
     assert next(iter(children(run.pid))) == second
     assert not alive(first)
+    quicken(tmp_path)
     assert run.wait(timeout=60) == 0
     states = rows(tmp_path, "processes", ["process", "attempt", "status"])
     assert states == [(index, 0, "ok") for index in range(6)]
@@ -149,6 +151,7 @@ def test_no_orphan_is_left(tmp_path: Path, start: Start, run_benchkit: Run, numb
         f"process-{index:05d}-attempt-0.started" for index in range(2)
     ]
     run_id = partial.name[1 : -len(".partial")]
+    quicken(tmp_path)
     done = run_benchkit("run-protocol", DATA / "cuda.toml", "--out", tmp_path, "--resume", run_id)
     assert done.returncode == 0, done.stderr
     states = rows(tmp_path, "processes", ["process", "attempt", "status"])
@@ -162,6 +165,7 @@ def test_a_standby_that_is_killed_costs_nothing(tmp_path: Path, start: Start) ->
     os.kill(standby, signal.SIGKILL)
     wait_for(lambda: samples_of(tmp_path, 2))
     assert list(children(run.pid).values()) == [WORKER, STANDBY]
+    quicken(tmp_path)
     assert run.wait(timeout=60) == 0
     assert rows(tmp_path, "processes", ["process", "attempt", "status"]) == [(index, 0, "ok") for index in range(6)]
 
@@ -170,6 +174,7 @@ def test_a_called_worker_that_is_killed_has_failed(tmp_path: Path, start: Start)
     run = on_events(tmp_path, start)
     worker, _ = children(run.pid)
     os.kill(worker, signal.SIGKILL)
+    quicken(tmp_path)
     assert run.wait(timeout=60) == 1
     assert rows(tmp_path, "processes", ["status", "reason"])[1] == ("failed", "ended by signal 9 (SIGKILL)")
 
@@ -178,7 +183,8 @@ def test_a_called_worker_that_is_killed_has_failed(tmp_path: Path, start: Start)
     ("how", "reason"), [("error", "scripted failure"), ("exit", "ended with exit code 9: it printed nothing")]
 )
 def test_the_reason_of_a_failure_is_what_its_log_says(tmp_path: Path, start: Start, how: str, reason: str) -> None:
-    failing = slow(tmp_path, "fake-cuda", f'\n[[fail]]\nprocess = 1\nafter = 10\nhow = "{how}"\n')
+    failing, text = tmp_path / "script.toml", (DATA / "fake-cuda.toml").read_text("utf-8")
+    failing.write_text(f'{text}\n[[fail]]\nprocess = 1\nafter = 10\nhow = "{how}"\n', "utf-8")
     assert start(DATA / "cuda.toml", "--synthetic", failing).wait(timeout=60) == 1
     found = rows(tmp_path, "processes", ["status", "reason"])
     assert found == [("ok", None), ("failed", reason), *[("ok", None)] * 4]
@@ -190,16 +196,19 @@ def test_a_run_that_ends_at_a_look_leaves_no_worker(tmp_path: Path, run_benchkit
     text = text.replace("ctas_per_sm = 0 }", "ctas_per_sm = 0, threads = 256, unroll = 1 }")
     protocol.write_text(text + "looks = [6, 12]\n", "utf-8")
     assert run_benchkit("lock", protocol).returncode == 0
-    seen: list[dict[int, str]] = []
+    before, seen = set(children(os.getpid())), []
+
+    def look() -> None:
+        seen.append([name for pid, name in children(os.getpid()).items() if pid not in before])
 
     def shows(_: object) -> bool:
-        seen.append(children(os.getpid()))
+        look()
         return True
 
     sealed = Session(protocol=protocol, out=tmp_path, exploratory=False, script=script).run(
-        None, shows=shows, finish=lambda _: seen.append(children(os.getpid()))
+        None, shows=shows, finish=lambda _: look()
     )
-    assert [list(each.values()) for each in seen] == [[STANDBY], []]  # at the look, and while the bundle is sealed
+    assert seen == [[STANDBY], []]  # at the look, and while the bundle is sealed
     assert len(pq.read_table(sealed.folder / "processes.parquet")) == 6
     ledger = [json.loads(line)["event"] for line in (sealed.folder / "attempts.jsonl").read_text("utf-8").splitlines()]
     assert ledger == ["start", "end"]

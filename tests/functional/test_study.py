@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,8 +33,7 @@ LETTERS = {  # which trajectory each place takes, as in the published study: cro
 
 def run(package: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run one of the two command lines."""
-    command = [sys.executable, "-m", f"{package}.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900)
+    return forked.run(f"{package}.cli", *arguments, timeout=900)
 
 
 def rows(bundle: Path, table: str) -> list[dict[str, object]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import forked
 import pytest
-from test_web import report
 
 pytest.importorskip("securesystemslib")
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
@@ -30,6 +30,10 @@ def new_key(folder: Path, name: str, form: str = "OpenSSH") -> tuple[Path, Path]
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     public.write_bytes(line + b" somebody@lab\n")
     return private, public
+
+
+def report(*arguments: object) -> CompletedProcess[str]:
+    return forked.run("validator.cli", "report", *arguments)
 
 
 def reasons(bundle: Path, *options: object) -> tuple[list[str], list[str]]:

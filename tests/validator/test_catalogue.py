@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import builder
+import forked
 import pyarrow.parquet as pq
 import pytest
 
@@ -34,8 +35,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def index(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "validator.cli", "index", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return forked.run("validator.cli", "index", *arguments)
 
 
 def test_index(shelf: Path) -> None:

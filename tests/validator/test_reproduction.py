@@ -3,11 +3,11 @@
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import builder
+import forked
 import pytest
 from scipy import stats
 
@@ -15,8 +15,7 @@ from validator.reading.protocol import read_protocol
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "validator.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return forked.run("validator.cli", *arguments)
 
 
 def measured(folder: Path, factor: float, **options: Any) -> Path:

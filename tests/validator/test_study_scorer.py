@@ -4,11 +4,11 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import forked
 import numpy as np
 import pinned
 import pytest
@@ -49,8 +49,7 @@ def copy(tmp_path: Path) -> WorkingCopy:
 
 
 def report_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "validator.cli", "report", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return forked.run("validator.cli", "report", *arguments)
 
 
 def look(path: Path) -> Report:

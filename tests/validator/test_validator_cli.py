@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import builder
+import forked
 import pytest
 
 from validator.reasons import Reason
@@ -18,9 +19,8 @@ from validator.report.table import against, relation
 Done = subprocess.CompletedProcess[str]
 
 
-def run(*arguments: object, env: dict[str, str] | None = None) -> Done:
-    command = [sys.executable, "-m", "validator.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | (env or {}), timeout=60)
+def run(*arguments: object) -> Done:
+    return forked.run("validator.cli", *arguments)
 
 
 def strict(text: str) -> object:
@@ -122,7 +122,9 @@ def test_d09_no_ratio_from_a_zero(bundles: dict[str, Path]) -> None:
 def test_h03_encodings(bundles: dict[str, Path], tmp_path: Path, encoding: str) -> None:
     odd = tmp_path / "b\u00fcndel\u2713"
     shutil.copytree(bundles["good"], odd)
-    done = run("report", odd, env={"PYTHONIOENCODING": encoding})
+    command = [sys.executable, "-m", "validator.cli", "report", str(odd)]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert done.stderr == ""

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import builder
+import forked
 import pytest
 import rfc8785
 
@@ -22,8 +23,7 @@ HOSTILE = "H200\nVALID; family (all-points, 9 comparisons): superior\r\x1b[2K\u2
 
 
 def run(*arguments: object) -> Done:
-    command = [sys.executable, "-m", "validator.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return forked.run("validator.cli", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -57,20 +57,28 @@ def test_b06_an_odd_number_of_experts():
 @pytest.mark.parametrize("experts", [1, 2, 127, 129, 255, 1023, 1025])
 @pytest.mark.parametrize("block", [8, 48])
 def test_every_number_of_experts(experts, block):
-    top_k = min(8, experts)
-    check(route("zipf-1.2", 3, 21, experts, top_k).topk_ids, experts, block)
+    ids = route("zipf-2.0", 3, 21, experts, min(2, experts)).topk_ids
+    assert np.bincount(ids.ravel()).max() > 8  # more than one block where a block has 8 rows
+    check(ids, experts, block)
 
 
-@pytest.mark.parametrize(("tokens", "block"), [(1, 8), (64, 8), (115, 8), (128, 16), (129, 16), (257, 32), (600, 64)])
+@pytest.mark.parametrize(
+    ("tokens", "block"),
+    [(1, 8), (16, 8), (17, 8), (64, 16), (115, 48), (128, 32), (129, 16), (257, 32), (600, 64)],
+)
 def test_every_number_of_tokens(tokens, block):
-    """From 129 tokens on there are two launches."""
-    check(route("uniform", 5, tokens, 128, 8).topk_ids, 128, block)
+    """Up to 16 tokens one warp sorts; from 129 on there are two launches."""
+    check(route("uniform", 5, tokens, 24, 8).topk_ids, 24, block)
+
+
+def test_one_expert_fills_blocks_of_48():
+    check(np.zeros((100, 1), dtype=np.int32), 2, 48)
 
 
 @given(data=st.data())
 def test_any_ids(data):
     experts = data.draw(st.integers(1, 40))
-    tokens, top_k = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 9))
+    tokens, top_k = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 3))
     block = data.draw(st.sampled_from([1, 3, 8, 16, 48]))
     few = data.draw(st.lists(st.integers(-1, experts - 1), min_size=1, max_size=6))
     pool = st.sampled_from(few) if data.draw(st.booleans()) else st.integers(-1, experts - 1)
@@ -90,8 +98,8 @@ def test_routes_of_no_expert_are_skipped():
 
 
 def test_nothing_is_written_beside_the_buffers():
-    ids = route("uniform", 5, 21, 128, 8).topk_ids
-    made, guards = alignment.allocate(ids.size, 128, 8, "cpu"), []
+    ids = route("uniform", 5, 21, 16, 4).topk_ids
+    made, guards = alignment.allocate(ids.size, 16, 8, "cpu"), []
     inner = []
     for tensor in made.tensors:
         whole = torch.full((tensor.numel() + 64,), 77, dtype=torch.int32)
@@ -100,7 +108,7 @@ def test_nothing_is_written_beside_the_buffers():
     names = ("sorted_token_ids", "expert_ids", "num_tokens_post_padded")
     into = replace(made, **dict(zip(names, inner, strict=True)))
     alignment.stable(torch.from_numpy(ids), into)
-    assert reference.mode(into.read(ids)) == reference.mode(reference.align(ids, 128, 8))
+    assert reference.mode(into.read(ids)) == reference.mode(reference.align(ids, 16, 8))
     for whole in guards:
         assert set(whole[:32].tolist()) | set(whole[-32:].tolist()) == {77}
 
@@ -153,9 +161,10 @@ def test_two_launches(experts, block, skipped):
     check(ids, experts, block)
 
 
-def test_more_routes_than_chunks_of_one_step():
-    """17000 routes in steps of 128: 128 chunks are the most, so each has two steps, and many of them have no route."""
-    ids = np.random.default_rng(3).integers(0, 40, size=(17000, 1)).astype(np.int32)
-    made = alignment.allocate(ids.size, 40, 64, "cpu")
-    assert made.counts.numel() == 128 * 128
+def test_more_routes_than_chunks_of_one_step(monkeypatch):
+    """128 chunks are the most. Here, where 8 are: 1100 routes in steps of 128, so each chunk has two steps, and three have no route."""
+    assert alignment.allocate(17000, 40, 64, "cpu").counts.numel() == 128 * 128
+    monkeypatch.setattr(alignment, "_MOST_CHUNKS", 8)
+    ids = np.random.default_rng(3).integers(0, 40, size=(1100, 1)).astype(np.int32)
+    assert alignment.allocate(ids.size, 40, 64, "cpu").counts.numel() == 8 * 128
     check(ids, 40, 64)

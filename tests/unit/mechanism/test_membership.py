@@ -1,8 +1,6 @@
 """What the commands print about a routing, exactly, and one message for each bad file."""
 
-import subprocess
-import sys
-
+import forked
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -211,8 +209,7 @@ def test_launches_that_are_refused(study, launch, message):
 
 
 def command(*arguments):
-    done = [sys.executable, "-m", "benchkit.cli", "mechanism", *map(str, arguments)]
-    return subprocess.run(done, capture_output=True, text=True, timeout=60)
+    return forked.run("benchkit.cli", "mechanism", *arguments)
 
 
 @pytest.mark.parametrize(

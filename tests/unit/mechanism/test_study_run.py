@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -245,6 +246,10 @@ def test_a_cpu_worker_loads_numpy_and_nothing_heavier():
     assert (done.stdout.strip(), done.stderr) == ("[] True", "")
 
 
+def capture_plans(*arguments):
+    return forked.run("benchkit.cli", "mechanism", "capture-plans", *arguments)
+
+
 def test_the_command_writes_what_is_locked(tmp_path):
     plans = json.loads(ASSET.read_text())
     ids, weights = np.array(plans["topk_ids"]), np.array(plans["topk_weights"], dtype=np.float32)
@@ -255,10 +260,9 @@ def test_the_command_writes_what_is_locked(tmp_path):
     pq.write_table(table, tmp_path / "routing.parquet")
     for name in ("P0", "P1"):
         (tmp_path / f"{name}.json").write_text(json.dumps(plans["plans"][name]))
-    command = [sys.executable, "-m", "benchkit.cli", "mechanism", "capture-plans", str(tmp_path / "routing.parquet")]
-    command += ["--experts", "16", "--block", "8", "--output", str(tmp_path / "made.json")]
+    options = ["--experts", 16, "--block", 8, "--output", tmp_path / "made.json"]
     orders = [f"--order={tmp_path / name}.json" for name in ("P0", "P1")]
-    done = subprocess.run([*command, *orders], capture_output=True, text=True)
+    done = capture_plans(tmp_path / "routing.parquet", *options, *orders)
     assert (done.returncode, done.stderr) == (0, "")
     made = json.loads((tmp_path / "made.json").read_text())
     assert made == {**plans, "origin": {"P0": "captured order P0.json", "P1": "captured order P1.json"}}
@@ -270,11 +274,11 @@ def test_the_command_writes_what_is_locked(tmp_path):
         "block 7, expert 6: P0 has 10 where P1 has 39; in both 7 13 16 23 26 29 42",
         "block 8, expert 6: P0 has 39 where P1 has 10; in both 0 32",
     ]
-    done = subprocess.run([*command, orders[0]], capture_output=True, text=True)
+    done = capture_plans(tmp_path / "routing.parquet", *options, orders[0])
     assert done.returncode == 2
     assert "expected two --order files, or --native and none, found 1" in done.stderr
     (tmp_path / "P1.json").write_text('{"a": 1}')
-    done = subprocess.run([*command, *orders], capture_output=True, text=True)
+    done = capture_plans(tmp_path / "routing.parquet", *options, *orders)
     assert (done.returncode, done.stderr) == (
         2,
         f"benchkit: {tmp_path / 'P1.json'}: expected a JSON array of integers, the routes in their order\n",
@@ -286,18 +290,8 @@ def test_more_routes_than_are_looked_at_are_refused(tmp_path):
     weight = pa.array(np.full(2048, 0.25), pa.float32())
     path = tmp_path / "routing.parquet"
     pq.write_table(pa.table({"token": token, "slot": slot, "expert": slot, "weight": weight}), path)
-    command = [
-        sys.executable,
-        "-m",
-        "benchkit.cli",
-        "mechanism",
-        "capture-plans",
-        str(path),
-        "--output",
-        str(tmp_path / "made.json"),
-    ]
     options = ["--experts", "65536", "--block", "1024", "--order=absent0.json", "--order=absent1.json"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    done = capture_plans(path, "--output", tmp_path / "made.json", *options)
     told = f"benchkit: {path}: aligned rows of 2048 routes: expected at most 1048576, found 2097152; give a smaller --block, or fewer routes\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
     assert not (tmp_path / "made.json").exists()
