@@ -1,6 +1,8 @@
 """Every bundle that the repository publishes is VALID under the protocol that lies beside it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import forked
