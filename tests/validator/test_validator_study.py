@@ -19,7 +19,8 @@ from validator.findings import Finding
 from validator.reading.bundle import open_bundle
 from validator.reading.processes import ProcessRecord
 from validator.reading.records import Entry, LockedBytes
-from validator.reading.study import Captured, Plans, Swap, read_plans
+from validator.reading.study import Swap
+from validator.reading.study_assets import Captured, Plans, read_plans
 from validator.reasons import Reason as R
 from validator.recompute.layer import input_bytes
 from validator.recompute.marlin import laid_out

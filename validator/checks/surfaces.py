@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from validator.findings import Finding
 from validator.reading.canonical import sha256
-from validator.reading.study import Plans, Study
+from validator.reading.study import Study
+from validator.reading.study_assets import Plans
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 from validator.recompute.layer import Floats, Layer, input_bytes
