@@ -2,10 +2,13 @@
 
 Rules (protocols/README.md, "Mechanism protocols"):
 1. All problems of an asset are collected, and it is given only where there is none.
-2. The plans asset is strict JSON of schema ``benchkit.plans/1``; a plan is any order of the valid routes, experts ascending.
+2. The plans asset is strict JSON of schema ``benchkit.plans/1``; a plan is any order of the valid routes, experts ascending; no
+   two are of one mode. Weights are float32 numbers of at least 0.
 3. Of a captured fixture the ``fixture.json`` is read, whose sizes are those of the protocol.
 """
 
+import struct
+from collections import Counter
 from dataclasses import dataclass
 
 from validator.reading.canonical import StrictJsonError, parse_object
@@ -83,17 +86,20 @@ def read_plans(data: bytes, study: Study) -> Plans | tuple[str, ...]:
     if stated != wanted and not problems:
         problems.append(f"expected experts, block = {wanted} as in [fixture], got {stated}")
     ids = [e for e in _matrix(top, "topk_ids", sizes) if isinstance(e, int) and type(e) is int and -1 <= e < wanted[0]]
-    weights = [w for w in _matrix(top, "topk_weights", sizes) if isinstance(w, float) and abs(w) <= _FLOAT32_MAX]
+    weights = [w for w in _matrix(top, "topk_weights", sizes) if isinstance(w, float) and _is_weight(w)]
     if not problems and len(ids) != sizes.routes:
         problems.append(f"topk_ids: expected integers from -1 to {wanted[0] - 1}")
     if not problems and len(weights) != sizes.routes:
-        problems.append("topk_weights: expected finite float32 values")
-    table, orders = top.table("plans"), []
+        problems.append("topk_weights: expected float32 values of at least 0")
+    table, orders, modes = top.table("plans"), [], set()
     for name in table.names():
         order = _order(table.raw(name), ids)
         if order is None and not problems:
             problems.append(f"plans.{name}: expected every valid route once, experts ascending")
         orders.append((name, order or ()))
+        modes.add(_mode(order or (), ids, wanted[1]))
+    if not problems and len(modes) < len(orders):
+        problems.append("plans: expected orders of as many modes")
     problems += [f"plans: expected {name}, got no such order" for name in study.modes if not table.has(name)]
     top.table("origin").names()
     top.finish()
@@ -110,6 +116,20 @@ def _order(value: object, ids: list[int]) -> tuple[int, ...] | None:
         return None
     experts = [ids[route] for route in routes]
     return tuple(routes) if experts == sorted(experts) else None
+
+
+def _mode(order: tuple[int, ...], ids: list[int], block: int) -> frozenset[tuple[int, int]]:
+    """Give every route with the number of its block among those of its expert."""
+    before: Counter[int] = Counter()
+    found = set()
+    for route in order:
+        found.add((route, before[ids[route]] // block))
+        before[ids[route]] += 1
+    return frozenset(found)
+
+
+def _is_weight(value: float) -> bool:
+    return 0 <= value <= _FLOAT32_MAX and struct.unpack("<f", struct.pack("<f", value)) == (value,)
 
 
 def _matrix(top: Fields, key: str, sizes: Sizes) -> list[object]:
