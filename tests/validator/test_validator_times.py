@@ -112,7 +112,9 @@ def test_an_event_is_no_longer_than_the_host_waited(more: int, bad: bool) -> Non
     assert [item for item in found if item[0] is R.ESCAPED_WORK] == ([wanted] if bad else [])
 
 
-def waiting(arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, ...] = ()) -> Bundle:
+def waiting(
+    arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, ...] = (), *, spread: bool = True
+) -> Bundle:
     """Durations that differ by a few steps; the host waits 20 us beyond them, for some arms longer (at batch=4 in process 1)."""
 
     def change(rows: Rows) -> None:
@@ -121,7 +123,7 @@ def waiting(arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, .
         for at, row in enumerate(kept):
             mine = (row["point"], row["process"]) == ("batch=4", 1)
             wait = 20_000 + (arms.get(row["arm"], 0) if mine else 0)
-            row["duration_ns"] = duration + at * 7 % 64 + row["process"]
+            row["duration_ns"] = duration + (at * 7 % 64 + row["process"] if spread else 0)
             row["host_start_ns"], row["host_end_ns"] = now, now + row["duration_ns"] + wait
             now = row["host_end_ns"] + 1000
         rows[:] = kept
@@ -146,6 +148,14 @@ def test_an_arm_for_which_the_host_waits_longer() -> None:
     assert waits(waiting({"cand": 40_000}, left_out=("copy", "same"))) == []
     # an arm whose work is mostly outside the events is said elsewhere, and the others are judged
     assert waits(waiting({"base": 300_000, "cand": 40_000})) == [standing_out("cand", 60_000)]
+
+
+def test_a_host_that_waits_as_long_as_it_may() -> None:
+    assert waits(waiting({"cand": 30_250}, spread=False)) == []
+    assert waits(waiting({"cand": 30_251}, spread=False)) == [standing_out("cand", 50_251)]
+    # 100 us more than the work itself are not yet another matter
+    assert waits(waiting({"cand": 130_000}, spread=False)) == [standing_out("cand", 150_000)]
+    assert waits(waiting({"cand": 130_001}, spread=False)) == []
 
 
 def test_points_after_one_with_few_arms() -> None:
@@ -229,6 +239,53 @@ def test_host_times_longer_than_utc_says() -> None:
     ]
 
 
+def test_times_a_minute_apart() -> None:
+    """UTC may be set by a minute, and no more."""
+    minute, second = timedelta(minutes=1), timedelta(seconds=1)
+    ledger = host().ledger or ()
+    first, last = records(host())[0], records(host())[-1]
+    assert first.started is not None
+    assert first.ended is not None
+    assert last.ended is not None
+
+    def found(at: int, **values: Any) -> list[str]:
+        return [item[1] for item in times(with_records(host(), edited(at, **values)))]
+
+    for more, said in ((0 * second, False), (second, True)):
+        assert found(0, started=ledger[0].utc - minute - more) == ["process=0:started_utc"] * said
+        assert found(4, ended=ledger[-1].utc + minute + more) == ["process=4:ended_utc"] * said
+        assert found(0, started=ledger[0].utc, ended=ledger[0].utc - minute - more) == ["process=0:ended_utc"] * said
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, False), (1, True)])
+def test_host_times_as_long_as_utc_says(more: int, said: bool) -> None:
+    last = records(host())[-1]
+    assert last.started is not None
+    assert last.ended is not None
+    spent = int((last.ended - last.started + timedelta(minutes=1)).total_seconds()) * 10**9 + more
+
+    def change(rows: Rows) -> None:
+        own = cells(rows, process=4)
+        own[-1]["host_end_ns"] = own[0]["host_start_ns"] + spent
+        own[-1]["duration_ns"] = own[-1]["host_end_ns"] - own[-1]["host_start_ns"]
+
+    assert [item[0] for item in times(with_samples(host(), change))] == [R.TIME_DISORDER] * said
+
+
+@pytest.mark.parametrize(("less", "said"), [(0, False), (1, True)])
+def test_a_process_that_starts_where_the_last_one_ended(less: int, said: bool) -> None:
+    def change(rows: Rows) -> None:
+        before, own = cells(rows, process=2)[-1], cells(rows, process=3)
+        away = own[0]["host_start_ns"] - before["host_end_ns"] + less
+        for row in rows:
+            if row["process"] >= 3:
+                row.update(host_start_ns=row["host_start_ns"] - away, host_end_ns=row["host_end_ns"] - away)
+
+    at = next(i for i, row in enumerate(samples(host())) if row["process"] == 3)
+    found = [item[1] for item in times(with_samples(host(), change))]
+    assert found == [f"samples.parquet:host_start_ns[{at}] process=3"] * said
+
+
 def stepped(off: int, tick: tuple[int, ...] = (32,) * 5, step: int = 32, value: int = 5) -> Bundle:
     """Durations in steps, but for some rows; the first is a nanosecond long."""
 
@@ -274,6 +331,27 @@ def test_a_process_whose_clock_counts_finely() -> None:
 
     at = next(i for i, row in enumerate(samples(cuda())) if row["process"] == 4)
     assert [item[1] for item in ticks(with_samples(bundle, even))] == [f"samples.parquet:duration_ns[{at}] process=4"]
+
+
+def test_what_a_float_of_milliseconds_rounds() -> None:
+    """At 2^22 ns a float32 is a nanosecond off at most, half of it its own rounding: 2^22 is 47127 steps of 89 ns and one more."""
+    assert 2**22 % 89 == 1
+    for duration, off in ((2**22, False), (2**22 + 1, True), (2**22 - 88, True)):
+        bundle = with_samples(
+            stepped(0, tick=(89,) * 5, step=89), lambda rows, duration=duration: rows[3].update(duration_ns=duration)
+        )  # type: ignore[misc]
+        assert [item[1] for item in ticks(bundle)] == ["samples.parquet:duration_ns[3] process=0"] * off
+
+
+def test_only_durations_that_a_float_holds_exactly_say_the_step() -> None:
+    """8 ms is the first that does not, and it is no multiple of 48 ns."""
+
+    def change(rows: Rows) -> None:
+        for arm in ("base", "cand", "same", "slow", "copy"):
+            cells(rows, arm=arm)[0]["duration_ns"] = 8_000_000
+
+    bundle = with_samples(stepped(0, tick=(1,) * 5, step=48), change)
+    assert [item[2] for item in ticks(bundle)] == ["a multiple of 48 ns, the clock's step"]
 
 
 # telemetry
