@@ -385,6 +385,24 @@ def test_attempts_before_the_last() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("last", "said"), [(2, []), (3, [(R.PROCESS_MISSING, "process=3", "at most 3 attempts", "4")])]
+)
+def test_three_attempts_and_no_more(last: int, said: memory.Said) -> None:
+    def change(records: list[ProcessRecord]) -> None:
+        own = records[3]
+        records[3:4] = [replace(own, attempt=at, status="interrupted" if at < last else "ok") for at in range(last + 1)]
+
+    bundle = with_records(host(), change)
+    for table in ("samples", "correctness"):
+        bundle = with_rows(bundle, table, lambda rows: [r.update(attempt=last) for r in rows if r["process"] == 3])
+    start, *others = host().ledger or ()
+    assert schedule(replace(bundle, ledger=(start, *[replace(start, event="resume")] * last, *others))) == said
+    found = schedule(replace(bundle, ledger=(start, *[replace(start, event="resume")] * (last - 1), *others)))
+    expected = f"a resumption in the ledger for each of {last} interrupted attempts"
+    assert (R.PROCESS_MISSING, "processes.parquet:status", expected, f"{last - 1} resumptions") in found
+
+
 def test_a_process_that_was_not_planned() -> None:
     found = schedule(with_records(host(), lambda records: records.append(replace(records[-1], process=7))))
     assert found[0] == (R.PROCESS_MISSING, "process=7", "no such process", "a row")
