@@ -626,7 +626,11 @@ def test_points_after_one_whose_recorded_routing_is_shorter(tmp_path: Path) -> N
 def test_kernels_of_a_process_after_one_that_failed() -> None:
     bundle = with_rows(cuda(), "kernels", lambda rows: [rows.remove(r) for r in list(rows) if r["process"] in (1, 3)])
     found = schedule(with_records(bundle, edited(1, status="failed")))
-    assert {item[1].partition(" ")[0] for item in found if item[0] is R.KERNEL_IDENTITY} == {"process=3"}
+    assert {item[1] for item in found if item[0] is R.KERNEL_IDENTITY} == {
+        f"process=3 point={point} arm={arm}"
+        for point in ("batch=1", "batch=4")
+        for arm in ("base", "cand", "same", "slow", "copy")
+    }
 
 
 def test_the_first_cell_and_the_first_key() -> None:

@@ -336,11 +336,39 @@ def test_a_process_whose_clock_counts_finely() -> None:
 def test_what_a_float_of_milliseconds_rounds() -> None:
     """At 2^22 ns a float32 is a nanosecond off at most, half of it its own rounding: 2^22 is 47127 steps of 89 ns and one more."""
     assert 2**22 % 89 == 1
-    for duration, off in ((2**22, False), (2**22 + 1, True), (2**22 - 88, True)):
+    for duration, off in ((2**22, False), (2**22 + 1, True), (2**22 - 88, True), (67_415 * 89 - 1, False)):
         bundle = with_samples(
             stepped(0, tick=(89,) * 5, step=89), lambda rows, duration=duration: rows[3].update(duration_ns=duration)
         )  # type: ignore[misc]
         assert [item[1] for item in ticks(bundle)] == ["samples.parquet:duration_ns[3] process=0"] * off
+
+
+def test_a_recorded_step_that_few_durations_have() -> None:
+    """What most durations are multiples of is then the step, and one that is not is off."""
+    bundle = stepped(0, tick=(1000,) * 5)
+    assert ticks(bundle) == []
+    odd = with_samples(bundle, lambda rows: rows[3].update(duration_ns=32 * 30_000 + 5))
+    assert [item[1:3] for item in ticks(odd)] == [
+        ("samples.parquet:duration_ns[3] process=0", "a multiple of 32 ns, the clock's step")
+    ]
+
+
+def test_a_recorded_step_that_most_durations_have() -> None:
+    """It is the step, though three arms have durations on a third of it."""
+
+    def change(rows: Rows) -> None:
+        for arm in ("base", "cand", "same"):
+            cells(rows, arm=arm, process=4)[0]["duration_ns"] += 32
+
+    found = ticks(with_samples(stepped(0, tick=(96,) * 5, step=96), change))
+    assert [item[2] for item in found] == ["a multiple of 96 ns, the clock's step"]
+
+
+def test_the_least_step() -> None:
+    for step, said in ((8, ["a multiple of 8 ns, the clock's step"]), (7, [])):
+        bundle = stepped(0, tick=(step,) * 5, step=step)
+        odd = with_samples(bundle, lambda rows, step=step: rows[3].update(duration_ns=step * 100_000 + 3))  # type: ignore[misc]
+        assert [item[2] for item in ticks(odd)] == said
 
 
 def test_only_durations_that_a_float_holds_exactly_say_the_step() -> None:
