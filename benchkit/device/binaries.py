@@ -1,7 +1,8 @@
 """SHA-256 of the third-party shared objects that a process has loaded; no torch.
 
 Rules:
-1. Only files below the environment's prefix count: the driver's own libraries are named by the driver's version.
+1. Only files below the environment's prefix count, or below a place where Python looks for packages (``PYTHONPATH``): the driver's own libraries are
+   named by the driver's version.
 2. Digests of large files are cached by path, size and time of change; a cache that cannot be read is made anew.
 """
 
@@ -10,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchkit.device.environment import portable_path
@@ -18,15 +20,15 @@ _WANTED = re.compile(r"(^|/)(torch|triton|vllm)/|[^/]*(torch|cuda|nvrtc|triton|v
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 
 
-def shared_objects(maps: str, prefix: str) -> list[str]:
-    """The shared objects below ``prefix`` that matter, from the text of ``/proc/<pid>/maps``; sorted, each once."""
+def shared_objects(maps: str, places: Sequence[str]) -> list[str]:
+    """The shared objects below ``places`` that matter, from the text of ``/proc/<pid>/maps``; sorted, each once."""
+    roots = [f"{place.rstrip('/')}/" for place in places if place]
     found = set()
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
-        path = fields[5] if len(fields) == 6 else ""
-        inner = path.removeprefix(f"{prefix.rstrip('/')}/")
-        inside = inner.partition("site-packages/")[2] or inner
-        if inner != path and _SHARED.search(path) and _WANTED.search(inside):
+        path = fields[5] if len(fields) == 6 and _SHARED.search(fields[5]) else ""
+        inner = min((path.removeprefix(root) for root in roots if path.startswith(root)), key=len, default="")
+        if inner and _WANTED.search(inner.partition("site-packages/")[2] or inner):
             found.add(path)
     return sorted(found)
 
@@ -43,7 +45,8 @@ def loaded_binaries(cache: Path | None = None, *, maps: Path = Path("/proc/self/
     """
     if not maps.exists():
         return {}
-    paths = shared_objects(maps.read_text(encoding="utf-8", errors="replace"), sys.prefix)
+    places = [sys.prefix, *(os.path.abspath(each) for each in sys.path if each)]
+    paths = shared_objects(maps.read_text(encoding="utf-8", errors="replace"), places)
     known = _read_cache(cache)
     digests = {}
     for path in paths:

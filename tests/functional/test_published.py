@@ -32,3 +32,16 @@ def test_published_bundle_is_valid(bundle: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     report = json.loads(done.stdout)
     assert (done.returncode, report["validity"], report["reasons"]) == (0, "VALID", [])
+
+
+def test_the_emulation_beside_the_bits_of_a_bundle(tmp_path: Path) -> None:
+    """Of the study that the emulation itself made, every word is its own; swapping across classes differs as in the bundle."""
+    (bundle,) = (ROOT / "results" / "route-membership-cpu").glob("*/")
+    script, written = ROOT / "tests" / "benchmarks" / "emulation.py", tmp_path / "found.json"
+    command = [sys.executable, str(script), str(bundle), "reinjected/H0", "swap_across/H0", "--json", str(written)]
+    subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(written.read_text("utf-8"))["compared"]
+    assert [(one["equal_percent"], one["largest_difference"]) for one in found] == [(100.0, 0.0)] * 8
+    moved = {one["surface"]: one["rows_on_gpu"] for one in found if one["place"] == "swap_across/H0"}
+    assert moved == {one["surface"]: one["rows_in_emulation"] for one in found if one["place"] == "swap_across/H0"}
+    assert moved["w13"] == [10, 39]

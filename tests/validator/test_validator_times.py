@@ -561,6 +561,33 @@ def test_a_device_that_is_busy_after_the_stop_event() -> None:
     assert found[0][2:] == ("a median post_sync of at most 100000 ns", "100001 ns")
 
 
+@pytest.mark.parametrize(
+    ("others", "own", "limit"),
+    [
+        *((20_000, 50_000, None), (20_000, 50_001, 50_000), (26_000, 52_000, None), (26_000, 52_001, 52_000)),
+        *((49_000, 98_000, None), (49_000, 98_001, 98_000), (70_000, 100_000, None), (70_000, 100_001, 100_000)),
+    ],
+)
+def test_a_host_that_is_slow_for_all_arms(others: int, own: int, limit: int | None) -> None:
+    """A synchronise that takes long behind every arm is the host's; up to twice what it takes behind the quickest arm, of which 50 us count."""
+
+    def change(rows: Rows) -> None:
+        now = 0
+        for row in rows:
+            mine = (row["process"], row["point"], row["arm"]) == (1, "batch=4", "cand")
+            row["duration_ns"] = 500_000
+            row["host_start_ns"], row["host_end_ns"] = now, now + 510_000
+            row["post_sync_ns"] = own if mine else others
+            now = row["host_end_ns"] + 1_000_000
+
+    found = physics(seen(with_samples(cuda(), change)), R.ESCAPED_WORK)
+    here = [item for item in found if item[1] == "process=1 point=batch=4 arm=cand"]
+    said = [
+        (R.ESCAPED_WORK, "process=1 point=batch=4 arm=cand", f"a median post_sync of at most {limit} ns", f"{own} ns")
+    ]
+    assert here == found == (said if limit else [])
+
+
 def floor(view: View) -> memory.Said:
     """What is said of the candidate at batch=1 in process 0, whose samples take 4 x 393216 bytes at 1.572864 bytes a nanosecond: 1 ms."""
     return physics(with_protocol(view, peak_gb_per_s=1.572864), R.BELOW_FLOOR)

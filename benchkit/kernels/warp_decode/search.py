@@ -78,8 +78,8 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
         down(1, 2, 2, 2, 2, 12, 1, 168, walk=1),
         down(1, 2, 1, 1, 1, 20, 0, 96),
         down(1, 2, 1, 2, 2, 16, 0, 112),
-        down(1, 3, 1, 2, 2, 20, 0, 96),
-        down(1, 2, 2, 2, 2, 16, 0, 128),
+        down(1, 2, 1, 2, 2, 16, 1, 128),
+        down(1, 2, 2, 2, 2, 12, 2, 168),
     ),
 }
 # for few tokens, in place of that: what shortens the way of the first tiles

@@ -247,11 +247,14 @@ MAPS = """\
 
 def test_which_shared_objects_matter():
     site = "/p/lib/python3.11/site-packages"
-    assert shared_objects(MAPS.format(p="/p"), "/p") == [
+    assert shared_objects(MAPS.format(p="/p"), ["/p"]) == [
         f"{site}/nvidia/cu13/lib/libnvrtc.so.13",
         f"{site}/torch/lib/libc10.so",
         f"{site}/vllm/_moe C.abi3.so",
     ]
+    on_path = "7f00-7f01 r-xp 00000000 00:01 12 /opt/packages/vllm/_moe_C.abi3.so\n"
+    assert shared_objects(on_path, ["/p"]) == []
+    assert shared_objects(on_path, ["/p", "/opt/packages/"]) == ["/opt/packages/vllm/_moe_C.abi3.so"]
 
 
 def test_digests_are_taken_once(tmp_path, monkeypatch):
