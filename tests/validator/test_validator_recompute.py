@@ -527,6 +527,31 @@ def test_uneven_samples(middle: int, largest: int, listed: bool) -> None:
     assert shown == ([(1, "mib=2", "cand", 6, float(middle), largest)] if listed else [])
 
 
+def test_accuracy_is_the_worst_of_what_is_analysed() -> None:
+    def change(rows: Rows) -> None:
+        own = cells(rows, process=2, point="batch=4", arm="cand", stage="eager")
+        set_all(own, min_cosine=0.9995, max_abs_error=0.25, rel_error=0.005)
+        worse = {"min_cosine": 0.1, "max_abs_error": 9.0, "rel_error": 0.9}
+        rows += [own[0] | worse | {"attempt": 7}, own[0] | worse | {"truth": "batch"}]
+
+    found = {(x.operating_point, x.arm, x.truth): x for x in beside(with_rows(cuda(), "correctness", change)).accuracy}
+    assert len(found) == 10
+    worst = found["batch=4", "cand", "stored"]
+    assert (worst.min_cosine, worst.max_abs_error, worst.rel_error) == (0.9995, 0.25, 0.005)
+    assert found["batch=1", "cand", "stored"].min_cosine != 0.9995
+
+
+def test_repacking_is_that_of_the_analysed_attempts() -> None:
+    def change(records: list[ProcessRecord]) -> None:
+        times = {0: 100, 1: 500, 2: 300, 3: 200, 4: 400}
+        records[:] = [replace(r, repacking=(("cand", times[r.process], 64 + r.process),)) for r in records]
+        records.insert(0, replace(records[0], attempt=7, analysed=False, repacking=(("cand", 9, 9), ("base", 9, 9))))
+
+    (found,) = beside(with_records(cuda(), change)).repacking
+    assert (found.arm, found.processes, found.median_ns, found.least_ns) == ("cand", 5, 300.0, 100)
+    assert (found.most_ns, found.bytes) == (500, 68)
+
+
 def test_scratch_by_token_needs_tokens() -> None:
     frame = cuda().frame("kernels")
     assert frame is not None
