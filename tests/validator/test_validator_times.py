@@ -706,6 +706,47 @@ def test_the_least_cache_is_asked_where_it_matters() -> None:
     assert physics(seen(scripted), R.CACHE_NOT_COLD) == []
 
 
+@pytest.mark.parametrize(
+    ("gpu", "mig", "least"),
+    [
+        ("NVIDIA H200", False, 50 << 20),
+        ("NVIDIA A100-SXM4-80GB", False, 40 << 20),
+        ("NVIDIA H200", True, 1),
+        ("another", False, 1),
+    ],
+)
+def test_the_least_cache_of_a_gpu(gpu: str, mig: bool, least: int) -> None:
+    for size, said in ((least, []), (least - 1, [f"a cache of at least {least} bytes for {gpu}"])):
+
+        def change(found: list[ProcessRecord], size: int = size) -> None:
+            found[:] = [surroundings(replace(x, l2_bytes=size), gpu=gpu, mig=mig) for x in found]
+
+        found = physics(seen(with_records(cuda(), change)), R.CACHE_NOT_COLD)
+        assert [item[2] for item in found if item[1].endswith(":l2_bytes")] == said
+
+
+def test_readings_that_never_change() -> None:
+    alike = {"sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 40, "power_w": 300.0}
+
+    def frozen(rows: Rows) -> None:
+        for row in rows:
+            row.update(alike)
+
+    def found(change: Callable[[Rows], object], bundle: Bundle) -> memory.Said:
+        frame = with_rows(with_rows(bundle, "telemetry", frozen), "telemetry", change)
+        return physics(seen(frame), R.TELEMETRY_FROZEN)
+
+    got = "200 rows of sm_clock_mhz 1980, memory_clock_mhz 3201, temperature_c 40, power_w 300.0"
+    expected = "readings of which two differ in clock, temperature or power"
+    assert found(lambda rows: None, cuda()) == [(R.TELEMETRY_FROZEN, "telemetry.parquet", expected, got)]
+    assert found(lambda rows: rows.pop(), cuda()) == []  # too few to say
+    for name, value in alike.items():
+        assert found(lambda rows, name=name, value=value: rows[7].update({name: value + 1}), cuda()) == []  # type: ignore[misc]
+    scripted = with_records(cuda(), lambda r: r.__setitem__(slice(None), [surroundings(x, device="fake") for x in r]))
+    assert found(lambda rows: None, scripted) == []
+    assert physics(seen(memory.without(cuda(), "telemetry")), R.TELEMETRY_FROZEN) == []
+
+
 def test_tolerances_of_what_was_timed() -> None:
     frame = cuda().frame("correctness")
     assert frame is not None
