@@ -36,7 +36,8 @@ from validator.reading.canonical import read_small
 from validator.reading.model import Protocol
 from validator.reading.rows import View, view
 from validator.reading.schema import TABLES
-from validator.reading.study import Captured, Plans, Study, read_captured, read_plans
+from validator.reading.study import Study
+from validator.reading.study_assets import Captured, Plans, read_captured, read_plans
 from validator.reasons import Reason, Stage
 from validator.recompute.numbers import recompute
 from validator.recompute.supplement import supplement

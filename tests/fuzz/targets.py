@@ -25,7 +25,7 @@ from benchkit.protocol.study import parse_study
 from benchkit.run import ledger as bench_ledger
 from validator.findings import CouldNotCheckError, Report, Validity
 from validator.reading import protocol, records, tables
-from validator.reading.study import read_plans
+from validator.reading.study_assets import read_plans
 from validator.validate import validate
 
 

@@ -17,7 +17,8 @@ from benchkit.mechanism.emulation import silu_and_mul, sum_routes
 from benchkit.mechanism.trajectory import cuts_sha256, plan_sha256
 from benchkit.protocol.study import LayerSizes, read_study
 from validator.reading.protocol import read_protocol
-from validator.reading.study import Plans, Sizes, Tile, derive_study_plan
+from validator.reading.study import Sizes, Tile, derive_study_plan
+from validator.reading.study_assets import Plans
 from validator.recompute.layer import derive_layer
 from validator.recompute.marlin import Aligned, alignment_problems, laid_out, walk_tiles
 from validator.recompute.surfaces import activated, apart, summed

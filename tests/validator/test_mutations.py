@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import builder
 import pytest
 
 from validator.findings import Finding, Identity, Report, Validity
@@ -102,6 +103,20 @@ def test_mutation_of_a_run_that_stopped_at_a_look(
         stopped_bundle, validate=validate, baseline_reasons=SYNTHETIC, mutations=[BY_NAME[name]]
     ).outcomes
     assert (outcome.word, outcome.detail) == (Word.REJECTED, Reason.STOP_UNWARRANTED)
+
+
+def test_libraries_that_a_protocol_requires(tmp_path: Path) -> None:
+    """That a process loaded another library is said first, not that it lacks a required one."""
+
+    def change(protocol: builder.Row) -> None:
+        protocol["build"]["require"]["binaries"] = {"x.so": "1" * 64}
+
+    draft = builder.draft(clock="cuda-event", change=change)
+    for row in draft.tables["processes"]:
+        row["binaries"] = '{"x.so":"' + "1" * 64 + '"}'
+    bundle = draft.seal(tmp_path / "b")
+    (outcome,) = selftest(bundle, validate=check_bundle, mutations=[BY_NAME["binaries-differ"]]).outcomes
+    assert (outcome.word, outcome.detail) == (Word.REJECTED, Reason.ENVIRONMENT_DRIFT)
 
 
 def test_names_and_descriptions() -> None:

@@ -1,5 +1,6 @@
 """Files, provenance, schedule and schema, check by check: a clean bundle in memory with one thing changed, and exactly what is said."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -148,6 +149,34 @@ def test_ledgers() -> None:
     nothing = (R.LEDGER_BROKEN, "attempts.jsonl", "at least a start and an end", "no line")
     assert integrity(replace(host(), ledger=())) == [nothing]
     assert integrity(replace(host(), ledger=None)) == []
+
+
+def chained(*entries: Entry) -> Bundle:
+    """The bundle with such lines, each after the one before; the last is the tip."""
+    lines: list[Entry] = []
+    for entry in entries:
+        before = lines[-1].sha256 if lines else "0" * 64
+        lines.append(replace(entry, seq=len(lines), prev_sha256=before, sha256=f"{len(lines)}" * 64))
+    bundle = replace(host(), ledger=tuple(lines))
+    return with_manifest(bundle, ledger_tip=lines[-1].sha256, ledger_lines=len(lines))
+
+
+def test_the_life_of_a_run() -> None:
+    start, end = host().ledger or ()
+    resume = replace(start, event="resume")
+    for good in ((start, end), (start, resume, resume, end), (start, end, resume, end)):
+        assert integrity(chained(*good)) == []
+    expected = f"{start.run_id}: start, any resumptions, end; after an end, a resumption before another"
+    for odd in ((start, start, end), (start, end, end), (start, resume, start, end)):
+        got = ", ".join(entry.event for entry in odd)
+        assert integrity(chained(*odd)) == [(R.LEDGER_BROKEN, "attempts.jsonl", expected, got)]
+    # without an end that is all that is said
+    last = f"the end of {start.run_id} in the last line"
+    for short in ((start, resume), (start, end, resume), (start, start)):
+        got = f"{short[-1].event} {start.run_id}"
+        assert integrity(chained(*short)) == [(R.LEDGER_BROKEN, "attempts.jsonl", last, got)]
+    other = with_manifest(chained(start, resume, end), ledger_tip="f" * 64)
+    assert integrity(other) == [(R.LEDGER_BROKEN, "attempts.jsonl", f"tip {'f' * 64}", f"tip {'2' * 64}")]
 
 
 # provenance
@@ -353,6 +382,27 @@ def test_rows_ascend(keys: list[tuple[int, int]], row: int | None, before: str, 
     assert found == ([] if row is None else [wanted])
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((1 + 1e-9, 0.0, 0.0), None),
+        ((-1 - 1e-9, 1.0, 0.5), None),
+        ((0.5, 0.5, 1.0), None),
+        ((0.5, math.nan, math.inf), None),
+        ((1 + 1.1e-9, 0.0, 0.0), ("min_cosine", "a cosine between -1 and 1", repr(1 + 1.1e-9))),
+        ((-1 - 1.1e-9, 0.0, 0.0), ("min_cosine", "a cosine between -1 and 1", repr(-1 - 1.1e-9))),
+        ((1.0, -1e-9, 0.5), ("max_abs_error", "0 or more", "-1e-09")),
+        ((1.0, 0.5, -1e-9), ("rel_error", "0 or more", "-1e-09")),
+        ((1.0, 0.0, 1e-9), ("rel_error", "0 where max_abs_error is 0, and nowhere else", "1e-09")),
+        ((1.0, 1e-9, 0.0), ("rel_error", "0 where max_abs_error is 0, and nowhere else", "0.0")),
+    ],
+)
+def test_errors_that_an_error_can_be(values: tuple[float, float, float], said: tuple[str, str, str] | None) -> None:
+    change = dict(zip(("min_cosine", "max_abs_error", "rel_error"), values, strict=True))
+    found = schema(with_rows(cuda(), "correctness", lambda rows: rows[2].update(change)))
+    assert found == ([] if said is None else [(R.SCHEMA_VALUE, f"correctness.parquet:{said[0]}[2]", *said[1:])])
+
+
 def test_the_column_of_flushes() -> None:
     column = "samples.parquet", "{} column flush_ns with cache {}", "{} column flush_ns"
     assert schema(with_protocol(host(), cache="cold-flush")) == [
@@ -385,6 +435,24 @@ def test_attempts_before_the_last() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("last", "said"), [(2, []), (3, [(R.PROCESS_MISSING, "process=3", "at most 3 attempts", "4")])]
+)
+def test_three_attempts_and_no_more(last: int, said: memory.Said) -> None:
+    def change(records: list[ProcessRecord]) -> None:
+        own = records[3]
+        records[3:4] = [replace(own, attempt=at, status="interrupted" if at < last else "ok") for at in range(last + 1)]
+
+    bundle = with_records(host(), change)
+    for table in ("samples", "correctness"):
+        bundle = with_rows(bundle, table, lambda rows: [r.update(attempt=last) for r in rows if r["process"] == 3])
+    start, *others = host().ledger or ()
+    assert schedule(replace(bundle, ledger=(start, *[replace(start, event="resume")] * last, *others))) == said
+    found = schedule(replace(bundle, ledger=(start, *[replace(start, event="resume")] * (last - 1), *others)))
+    expected = f"a resumption in the ledger for each of {last} interrupted attempts"
+    assert (R.PROCESS_MISSING, "processes.parquet:status", expected, f"{last - 1} resumptions") in found
+
+
 def test_a_process_that_was_not_planned() -> None:
     found = schedule(with_records(host(), lambda records: records.append(replace(records[-1], process=7))))
     assert found[0] == (R.PROCESS_MISSING, "process=7", "no such process", "a row")
@@ -395,6 +463,31 @@ def test_rows_of_attempts_that_nobody_lists() -> None:
     wanted = (R.PROCESS_MISSING, "repeats.parquet process=4,attempt=3", "a row in processes.parquet", "none")
     assert wanted in schedule(bundle)
     assert wanted in schedule(without(bundle, "telemetry"))
+
+
+def test_processes_that_are_missing() -> None:
+    bundle = with_records(host(), lambda records: [records.pop(at) for at in (3, 1)])
+    found = schedule(bundle)
+    assert found[:2] == [
+        (R.PROCESS_MISSING, f"process={process}", "a row in processes.parquet", "none") for process in (1, 3)
+    ]
+
+
+def test_an_arm_that_was_not_compared_with_its_truth() -> None:
+    gone = {"process": 2, "point": "batch=4", "arm": "cand", "stage": "replay"}
+    bundle = with_rows(
+        cuda(), "correctness", lambda rows: [rows.remove(r) for r in list(rows) if gone.items() <= r.items()]
+    )
+    expected = "a row of stage eager and replay under truth stored"
+    where = "process=2 point=batch=4 arm=cand"
+    assert schedule(bundle) == [(R.CORRECTNESS_MISSING, where, expected, "none of stage replay")]
+
+
+def test_points_after_one_whose_routing_is_not_known() -> None:
+    view = seen(with_rows(cuda(), "routing", lambda rows: [row.update(expert=7) for row in rows[-1:]]))
+    known = {name: routes for name, routes in view.routes.items() if name != "batch=1"}
+    found = memory.said(check_schedule(replace(view, routes=known), []).findings)
+    assert places(found) == [(R.ROUTING_MISMATCH, "routing.parquet[9] point=batch=4")]
 
 
 def test_what_a_failed_process_need_not_have() -> None:
@@ -411,7 +504,11 @@ def test_a_process_that_said_nothing_has_no_boundary() -> None:
         records[1] = replace(records[1], clock="", launch="", event_order="")
         records[2] = replace(records[2], launch="graph")
 
-    assert places(schedule(with_records(host(), change))) == [(R.BOUNDARY_MISMATCH, "process=2:launch")]
+        records[3] = replace(records[3], clock="", event_order="")
+
+    assert places(schedule(with_records(host(), change))) == [
+        (R.BOUNDARY_MISMATCH, place) for place in ("process=2:launch", "process=3:clock", "process=3:event_order")
+    ]
 
 
 def test_bytes_of_a_point_that_is_not_locked() -> None:
@@ -529,7 +626,11 @@ def test_points_after_one_whose_recorded_routing_is_shorter(tmp_path: Path) -> N
 def test_kernels_of_a_process_after_one_that_failed() -> None:
     bundle = with_rows(cuda(), "kernels", lambda rows: [rows.remove(r) for r in list(rows) if r["process"] in (1, 3)])
     found = schedule(with_records(bundle, edited(1, status="failed")))
-    assert {item[1].partition(" ")[0] for item in found if item[0] is R.KERNEL_IDENTITY} == {"process=3"}
+    assert {item[1] for item in found if item[0] is R.KERNEL_IDENTITY} == {
+        f"process=3 point={point} arm={arm}"
+        for point in ("batch=1", "batch=4")
+        for arm in ("base", "cand", "same", "slow", "copy")
+    }
 
 
 def test_the_first_cell_and_the_first_key() -> None:

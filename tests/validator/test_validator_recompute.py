@@ -17,15 +17,18 @@ from validator.reading.bundle import Bundle
 from validator.reading.model import Statistics
 from validator.reading.processes import ProcessRecord
 from validator.reading.rows import View
+from validator.reading.study import Sizes, Tile
+from validator.recompute import gates as gates_module
+from validator.recompute import sensitivity
 from validator.recompute.family import judge_family
-from validator.recompute.gates import gates_of, inside
-from validator.recompute.marlin import Aligned, alignment_problems, laid_out
+from validator.recompute.gates import gates_of, inside, spread, too_few_pairs
+from validator.recompute.marlin import Aligned, alignment_problems, laid_out, walk_tiles
 from validator.recompute.measure import measure, resolution
-from validator.recompute.numbers import equivalence, recompute
+from validator.recompute.numbers import _failed, equivalence, recompute
 from validator.recompute.pairing import Pair, pair
 from validator.recompute.sensitivity import bootstrap_t, resamples, sign_flip, signed_rank_cdf
 from validator.recompute.series import autocorrelations, shape_of
-from validator.recompute.statistics import LogRatios, Moments, estimate, finite_exp, moments
+from validator.recompute.statistics import TIE, LogRatios, Moments, estimate, finite_exp, moments, zone
 from validator.recompute.supplement import supplement
 
 
@@ -148,6 +151,36 @@ def test_doses(factor: float, fires: bool) -> None:
     assert found == {"mib=1": [("control_dose", said)] if fires else [], "mib=2": []}
 
 
+@pytest.mark.parametrize(("dose", "fires"), [(23_999, True), (24_000, False), (36_000, False), (36_001, True)])
+def test_doses_on_their_limits(dose: int, fires: bool) -> None:
+    """Two percent of a millisecond are 20 us."""
+
+    def change(rows: Rows) -> None:
+        set_all(cells(rows, process=2, point="mib=1", arm="base", warmup=False), duration_ns=1_000_000)
+        set_all(cells(rows, process=2, point="mib=1", arm="slow", warmup=False), injected_ns=dose)
+
+    said = [gate for gate, _ in gates(with_rows(host(), "samples", change))["mib=1"]]
+    assert said == ["control_dose"] * fires
+
+
+def test_how_many_pairs_a_level_needs() -> None:
+    view = seen(host())
+    item = pair(view.protocol, measure(view), "mib=1", "cand", "base", alpha=0.05)
+    for alpha, count, least in ((0.0251, 5, None), (0.0251, 4, 5), (0.025, 6, None), (0.025, 5, 6)):
+        found = list(too_few_pairs(replace(item, processes=tuple(range(count))), alpha))
+        assert found == [Gate(gate="too_few_pairs", detail=f"{count} complete pairs, at least {least} are needed")] * (
+            least is not None
+        )
+
+
+def test_a_timer_of_two_steps_within_the_margin() -> None:
+    view = seen(host())
+    item = pair(view.protocol, measure(view), "mib=1", "cand", "base", alpha=0.05)
+    assert list(spread(replace(item, fineness=2.0), 32)) == []
+    detail = "the margin is 1.99 steps of 32 ns, at least 2 are needed"
+    assert list(spread(replace(item, fineness=1.99), 32)) == [Gate(gate="timer_resolution", detail=detail)]
+
+
 def test_processes_that_did_not_complete_a_point() -> None:
     rows = rows_of(seen(host()).bundle.tables["samples"].frame)  # type: ignore[arg-type]
     at = next(
@@ -172,8 +205,42 @@ def test_controls_inside_the_margin() -> None:
         (0.99, 1.02, False),
         (None, 1.01, False),
         (0.99, None, False),
+        (1 / 1.02, 1.01, False),
     ):
         assert inside(replace(found, lower=lower, upper=upper), 0.02) is good
+
+
+def test_positive_controls_that_are_seen() -> None:
+    found = estimate(LogRatios(plain=(0.001, 0.002, 0.003)), alpha=0.05, margin=0.02)
+    for lower, upper, good in (
+        (1.0, 1.05, False),
+        (1.0001, 1.02, True),
+        (1.0001, 1.0199, False),
+        (1.0001, None, False),
+        (None, 1.05, False),
+    ):
+        assert gates_module.seen(replace(found, lower=lower, upper=upper), 0.02) is good
+    assert gates_module.seen(replace(found, lower=1.0001, upper=None, unbounded=True), 0.02)
+
+
+@pytest.mark.parametrize(
+    ("arm", "lower", "upper", "got"),
+    [
+        ("same", 1.02, 1.5, "not wholly beyond 0.980392 to 1.02"),
+        ("same", 1.0199, 1.5, None),
+        ("same", 0.5, 1 / 1.02, "not wholly beyond 0.980392 to 1.02"),
+        ("same", 0.5, 0.9805, None),
+        ("slow", 0.5, 0.9999, "slower than its baseline"),
+        ("slow", 0.5, 1.0, None),
+        ("slow", 1.03, 1.5, None),
+    ],
+)
+def test_controls_that_noise_cannot_give(arm: str, lower: float, upper: float, got: str | None) -> None:
+    view = seen(host())
+    item = pair(view.protocol, measure(view), "mib=1", arm, "base", alpha=0.05)
+    odd = replace(item, estimate=replace(item.estimate, lower=lower, upper=upper))
+    found = [(each.where, each.expected) for each in _failed(view, {(arm, "mib=1"): odd})]
+    assert found == ([] if got is None else [(f"point=mib=1 arm={arm}", got)])
 
 
 def test_a_role_of_controls_fires_once() -> None:
@@ -294,6 +361,8 @@ def test_all_points_go_by_their_own_verdicts() -> None:
         (1 / 1.02 + 2e-9, 1.02 - 2e-9, "none"),
         (1 / 1.02, 1.01, "lower"),
         (1 / 1.02 + 5e-10, 1.01, "lower"),
+        (1 / 1.02 + TIE, 1.01, "lower"),
+        (0.99, 1.02 - TIE, "upper"),
         (0.99, 1.02, "upper"),
         (0.99, 1.02 - 5e-10, "upper"),
         (0.99, 1.5, "upper"),
@@ -458,6 +527,31 @@ def test_uneven_samples(middle: int, largest: int, listed: bool) -> None:
     assert shown == ([(1, "mib=2", "cand", 6, float(middle), largest)] if listed else [])
 
 
+def test_accuracy_is_the_worst_of_what_is_analysed() -> None:
+    def change(rows: Rows) -> None:
+        own = cells(rows, process=2, point="batch=4", arm="cand", stage="eager")
+        set_all(own, min_cosine=0.9995, max_abs_error=0.25, rel_error=0.005)
+        worse = {"min_cosine": 0.1, "max_abs_error": 9.0, "rel_error": 0.9}
+        rows += [own[0] | worse | {"attempt": 7}, own[0] | worse | {"truth": "batch"}]
+
+    found = {(x.operating_point, x.arm, x.truth): x for x in beside(with_rows(cuda(), "correctness", change)).accuracy}
+    assert len(found) == 10
+    worst = found["batch=4", "cand", "stored"]
+    assert (worst.min_cosine, worst.max_abs_error, worst.rel_error) == (0.9995, 0.25, 0.005)
+    assert found["batch=1", "cand", "stored"].min_cosine != 0.9995
+
+
+def test_repacking_is_that_of_the_analysed_attempts() -> None:
+    def change(records: list[ProcessRecord]) -> None:
+        times = {0: 100, 1: 500, 2: 300, 3: 200, 4: 400}
+        records[:] = [replace(r, repacking=(("cand", times[r.process], 64 + r.process),)) for r in records]
+        records.insert(0, replace(records[0], attempt=7, analysed=False, repacking=(("cand", 9, 9), ("base", 9, 9))))
+
+    (found,) = beside(with_records(cuda(), change)).repacking
+    assert (found.arm, found.processes, found.median_ns, found.least_ns) == ("cand", 5, 300.0, 100)
+    assert (found.most_ns, found.bytes) == (500, 68)
+
+
 def test_scratch_by_token_needs_tokens() -> None:
     frame = cuda().frame("kernels")
     assert frame is not None
@@ -524,21 +618,26 @@ def test_sums_of_signs_of_any_size() -> None:
         assert sign_flip([-0.1 * scale, -0.2 * scale, 0.3 * scale]) == 5 / 8
 
 
-def ranked(ratios: list[float], key: tuple[int, int], rank: int) -> float:
-    """The bound by the definition: all replicates at once, each studentised by exactly rounded sums."""
-    whole, draws = moments(ratios), resamples(len(ratios), key)
-    found = []
-    for draw in draws.tolist():
-        mine = [ratios[i] for i in draw]
+SPREAD = [0.01 * math.sin(3 * i) for i in range(9)]
+
+
+@cache
+def replicates(key: tuple[int, int]) -> list[float]:
+    """The bootstrap by the definition: all replicates at once, each studentised by exactly rounded sums; ascending."""
+    whole, found = moments(SPREAD), []
+    for draw in resamples(len(SPREAD), key).tolist():
+        mine = [SPREAD[i] for i in draw]
         each = moments(mine)
         found.append(-math.inf if max(mine) == min(mine) else (each.mean - whole.mean) / each.error)
-    return whole.mean - sorted(found)[rank - 1] * whole.error
+    return sorted(found)
 
 
 @pytest.mark.parametrize(("alpha", "rank"), [(0.05, 500), (0.049999, 499), (0.0001, 1), (0.00001, 1), (0.0002, 2)])
-def test_ranks_of_the_bootstrap(alpha: float, rank: int) -> None:
-    ratios = [0.01 * math.sin(3 * i) for i in range(60)]  # more than fit into one batch
-    assert bootstrap_t(ratios, alpha=alpha, key=(1, 2)) == pytest.approx(ranked(ratios, (1, 2), rank), rel=1e-9)
+def test_ranks_of_the_bootstrap(monkeypatch: pytest.MonkeyPatch, alpha: float, rank: int) -> None:
+    monkeypatch.setattr(sensitivity, "_AT_ONCE", 4000 * len(SPREAD))  # three batches
+    whole, bound = moments(SPREAD), replicates((1, 2))[rank - 1]
+    assert bound not in (replicates((1, 2))[rank], replicates((1, 2))[rank - 2])
+    assert bootstrap_t(SPREAD, alpha=alpha, key=(1, 2)) == pytest.approx(whole.mean - bound * whole.error, rel=1e-9)
 
 
 def test_a_bootstrap_without_spread() -> None:
@@ -557,6 +656,44 @@ def test_moments() -> None:
     two = estimate(LogRatios(plain=(0.1, 0.1)), alpha=0.05, margin=0.02)
     assert (two.zero_spread, two.lower, two.upper) == (True, math.exp(0.1), math.exp(0.1))
     assert estimate(LogRatios(plain=(-0.1, 0.1)), alpha=0.05, margin=0.02).p_differs == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "verdict"),
+    [
+        (0.9, 0.9999, V.SUPERIOR),
+        (0.9, 1.0, V.NON_INFERIOR),
+        (1.0, 1.01, V.NON_INFERIOR),
+        (1.0001, 1.01, V.NON_INFERIOR_BUT_SLOWER),
+        (0.9, 1.02, V.INCONCLUSIVE),
+        (1.0001, 1.02, V.INCONCLUSIVE),
+        (1.0001, 1.03, V.INCONCLUSIVE_BUT_SLOWER),
+        (1.0199, 1.03, V.INCONCLUSIVE_BUT_SLOWER),
+        (1.02, 1.03, V.INFERIOR),
+        (1.02, None, V.INFERIOR),
+        (1.0, None, V.INCONCLUSIVE),
+        (1.0001, None, V.INCONCLUSIVE_BUT_SLOWER),
+        (None, 1.01, V.NON_INFERIOR),
+    ],
+)
+def test_zones(lower: float | None, upper: float | None, verdict: Verdict) -> None:
+    assert zone(lower, upper, 0.02) is verdict
+
+
+def test_tiles_on_their_limits() -> None:
+    def schedule(grid: int, group: int = 16) -> str:
+        """Eight tiles in a row, each two k tiles deep."""
+        sizes = Sizes(
+            experts=1, hidden=32, intermediate=64, top_k=1, tokens=1, group=group, block=8, weight_seed=0, input_seed=0
+        )
+        return walk_tiles(sizes, "w13", Tile(thread_k=16, thread_n=16, grid=grid), 1).counts
+
+    # eight tiles on six CUDA blocks leave two, and 3 x 2 <= 6: all eight share the grid, in stripes of ceil(2 x 8 / 6) = 3
+    assert schedule(6) == "single-slice=5,split(2)=3"
+    # on five they leave three, which share it alone
+    assert schedule(5) == "direct=5,single-slice=3"
+    # stripes are whole groups only where a group is less than all of k
+    assert schedule(16, group=32) == "split(2)=8"
 
 
 @pytest.mark.parametrize("count", [4, 5, 10, 99, 100, 101, 400])

@@ -76,6 +76,15 @@ def test_signed_rank_table() -> None:
     attained = [float(signed_rank_cdf(pairs)[c]) for pairs, c in zip(inputs["K"], found, strict=True)]
     assert attained == pytest.approx(expected["attained_p_alpha05"], rel=rel)
     assert signed_rank_bounds([0.1, 0.2, 0.3, 0.4], 0.05) == (None, None)
+    assert [critical(5, alpha) for alpha in (0.031249, 1 / 32, 0.06249, 2 / 32)] == [-1, 0, 0, 1]
+
+
+def test_an_average_on_the_margin_speaks_against_it() -> None:
+    """Three ratios on the limit: none of the eight sign vectors has a smaller rank sum."""
+    on = sensitivity("hodges-lehmann", [math.log1p(0.02)] * 3, alpha=0.05, margin=0.02, key=(0, 0))
+    assert (on.p_non_inferior, on.ratio) == (1.0, pytest.approx(1.02))
+    below = sensitivity("hodges-lehmann", [math.log1p(0.0199)] * 3, alpha=0.05, margin=0.02, key=(0, 0))
+    assert below.p_non_inferior == 1 / 8
 
 
 @pytest.mark.parametrize("name", ["end_to_end_A", "end_to_end_B"])

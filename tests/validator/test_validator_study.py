@@ -19,7 +19,8 @@ from validator.findings import Finding
 from validator.reading.bundle import open_bundle
 from validator.reading.processes import ProcessRecord
 from validator.reading.records import Entry, LockedBytes
-from validator.reading.study import Captured, Plans, Swap, read_plans
+from validator.reading.study import Swap
+from validator.reading.study_assets import Captured, Plans, read_plans
 from validator.reasons import Reason as R
 from validator.recompute.layer import input_bytes
 from validator.recompute.marlin import laid_out
@@ -27,6 +28,7 @@ from validator.recompute.surfaces import summed
 from validator.recompute.trajectories import recompute_study, study_facts
 
 (BUNDLE,) = (Path(__file__).parents[2] / "results" / "route-membership-cpu").glob("2*")
+ASSET = BUNDLE / "assets" / "plans"
 
 
 def sha(data: bytes) -> str:
@@ -38,7 +40,7 @@ def published() -> StudyView:
     bundle = open_bundle(BUNDLE)
     assert bundle.study is not None
     assert bundle.study_plan is not None
-    plans = read_plans((BUNDLE / "assets" / "plans").read_bytes(), bundle.study)
+    plans = read_plans(ASSET.read_bytes(), bundle.study)
     assert isinstance(plans, Plans)
     trajectories, stored, surfaces = (bundle.frame(name) for name in ("trajectories", "plans", "surfaces"))
     assert trajectories is not None
@@ -642,6 +644,42 @@ def launch(row: Mapping[str, Any], gemm: str) -> str:
     return str(tuple(row[f"{gemm}_{column}"] for column in LAUNCH))
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"topk_weights": [[1e39] + [0.25] * 3] + [[0.25] * 4] * 15}, "topk_weights: expected float32 values of at least 0"),
+        ({"topk_weights": [[-0.25] + [0.25] * 3] + [[0.25] * 4] * 15}, "topk_weights: expected float32 values of at least 0"),
+        ({"topk_weights": [[0.1] + [0.25] * 3] + [[0.25] * 4] * 15}, "topk_weights: expected float32 values of at least 0"),
+        ({"topk_weights": [[0.0] + [3.4028234663852886e38] * 3] + [[0.25] * 4] * 15}, None),
+        ({"plans": ("P0", "P0")}, "plans: expected orders of as many modes"),
+        ({"plans": ("P0", "P1")}, None),
+    ],
+)  # fmt: skip
+def test_plans_of_a_study(change: dict[str, Any], problem: str | None) -> None:
+    study = published().study
+    document = json.loads(ASSET.read_bytes())
+    if "plans" in change:
+        change = {
+            "plans": {name: document["plans"][like] for name, like in zip(("P0", "P1"), change["plans"], strict=True)}
+        }
+    found = read_plans(json.dumps({**document, **change}).encode(), study)
+    assert found == (problem,) if problem else isinstance(found, Plans)
+
+
+def test_orders_of_one_mode_are_one_plan() -> None:
+    """An exchange within a block is no other mode, one across blocks of an expert is."""
+    study = published().study
+    document = json.loads(ASSET.read_bytes())
+    ids, order = [e for row in document["topk_ids"] for e in row], document["plans"]["P0"]
+    mine = [at for at, route in enumerate(order) if ids[route] == 6]
+    assert len(mine) > study.sizes.block == 8
+    for other, alike in ((mine[7], True), (mine[8], False)):
+        exchanged = list(order)
+        exchanged[mine[0]], exchanged[other] = order[other], order[mine[0]]
+        text = json.dumps(document | {"plans": {"P0": order, "P1": exchanged}}).encode()
+        assert (read_plans(text, study) == ("plans: expected orders of as many modes",)) is alike
+
+
 def surface_rows(name: str) -> list[int]:
     """Rows of the stored tensors that trajectories name as this surface."""
     names = set(published().trajectories.texts[f"{name}_sha256"].values)
@@ -683,7 +721,7 @@ def test_a_final_surface_that_is_not_the_sum() -> None:
     data = view.surfaces.blobs["bytes"][row]
     other = bytes([data[0] ^ 1]) + data[1:]
     summed_otherwise = renamed(other, final, "final")(view)
-    assert said(summed_otherwise) == [
+    wanted = [
         (
             R.SURFACE_CONTRADICTION,
             f"trajectories.parquet[{at}]:final_sha256",
@@ -692,9 +730,9 @@ def test_a_final_surface_that_is_not_the_sum() -> None:
         )
         for routed, at in first.items()
     ]
+    assert said(summed_otherwise) == wanted
     on_a_gpu = replace(view.study, engine="marlin-op")
-    contradicted = [item for item in said(replace(summed_otherwise, study=on_a_gpu)) if item in said(summed_otherwise)]
-    assert contradicted == said(summed_otherwise)
+    assert contradicted(replace(summed_otherwise, study=on_a_gpu), "final") == wanted
 
 
 def tensor(surface: str, row: int) -> np.ndarray[Any, np.dtype[np.float16]]:
@@ -745,6 +783,30 @@ def test_a_product_that_no_layer_gives(engine: str, surface: str, factor: float,
         assert f" at [{at[0]},{at[1]}]" in expected
         assert got == f"{other[at]}, 1 such elements in {sha(other.tobytes())}"
     assert contradicted(replace(view, captured=captured_of(view)), surface) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("surface", ["w13", "routed_w2"])
+@pytest.mark.parametrize(("value", "wrong"), [(1.0, True), (np.nan, True), (-0.0, False)])
+def test_a_skipped_route_has_nothing(surface: str, value: float, wrong: bool, known: bool) -> None:
+    """A route of another device is not computed, whatever is known of the layer: what stood there would enter the sum."""
+    other, route = tensor(surface, 0), 5
+    other[route] = 0
+    other[route, 3] = value
+    view = renamed(other.tobytes(), named(surface, 0), surface)(published())
+    ids = tuple(-1 if at == route else expert for at, expert in enumerate(view.plans.ids))
+    view = replace(view, plans=replace(view.plans, ids=ids), captured=None if known else captured_of(view))
+    where = f"trajectories.parquet[0]:{surface}_sha256"
+    assert [item for item in contradicted(view, surface) if item[1] == where] == [
+        (
+            R.SURFACE_CONTRADICTION,
+            where,
+            f"nothing of a skipped route: 0 at [{route},3]",
+            f"{value}, 1 such elements in {sha(other.tobytes())}",
+        )
+    ] * wrong
+    # what is said of a route that was computed is another thing
+    assert not [item for item in contradicted(replace(view, plans=published().plans), surface) if "skipped" in item[2]]
 
 
 def test_products_of_another_layer_are_held_to_none() -> None:

@@ -112,7 +112,9 @@ def test_an_event_is_no_longer_than_the_host_waited(more: int, bad: bool) -> Non
     assert [item for item in found if item[0] is R.ESCAPED_WORK] == ([wanted] if bad else [])
 
 
-def waiting(arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, ...] = ()) -> Bundle:
+def waiting(
+    arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, ...] = (), *, spread: bool = True
+) -> Bundle:
     """Durations that differ by a few steps; the host waits 20 us beyond them, for some arms longer (at batch=4 in process 1)."""
 
     def change(rows: Rows) -> None:
@@ -121,7 +123,7 @@ def waiting(arms: dict[str, int], duration: int = 50_000, left_out: tuple[str, .
         for at, row in enumerate(kept):
             mine = (row["point"], row["process"]) == ("batch=4", 1)
             wait = 20_000 + (arms.get(row["arm"], 0) if mine else 0)
-            row["duration_ns"] = duration + at * 7 % 64 + row["process"]
+            row["duration_ns"] = duration + (at * 7 % 64 + row["process"] if spread else 0)
             row["host_start_ns"], row["host_end_ns"] = now, now + row["duration_ns"] + wait
             now = row["host_end_ns"] + 1000
         rows[:] = kept
@@ -146,6 +148,14 @@ def test_an_arm_for_which_the_host_waits_longer() -> None:
     assert waits(waiting({"cand": 40_000}, left_out=("copy", "same"))) == []
     # an arm whose work is mostly outside the events is said elsewhere, and the others are judged
     assert waits(waiting({"base": 300_000, "cand": 40_000})) == [standing_out("cand", 60_000)]
+
+
+def test_a_host_that_waits_as_long_as_it_may() -> None:
+    assert waits(waiting({"cand": 30_250}, spread=False)) == []
+    assert waits(waiting({"cand": 30_251}, spread=False)) == [standing_out("cand", 50_251)]
+    # 100 us more than the work itself are not yet another matter
+    assert waits(waiting({"cand": 130_000}, spread=False)) == [standing_out("cand", 150_000)]
+    assert waits(waiting({"cand": 130_001}, spread=False)) == []
 
 
 def test_points_after_one_with_few_arms() -> None:
@@ -229,6 +239,53 @@ def test_host_times_longer_than_utc_says() -> None:
     ]
 
 
+def test_times_a_minute_apart() -> None:
+    """UTC may be set by a minute, and no more."""
+    minute, second = timedelta(minutes=1), timedelta(seconds=1)
+    ledger = host().ledger or ()
+    first, last = records(host())[0], records(host())[-1]
+    assert first.started is not None
+    assert first.ended is not None
+    assert last.ended is not None
+
+    def found(at: int, **values: Any) -> list[str]:
+        return [item[1] for item in times(with_records(host(), edited(at, **values)))]
+
+    for more, said in ((0 * second, False), (second, True)):
+        assert found(0, started=ledger[0].utc - minute - more) == ["process=0:started_utc"] * said
+        assert found(4, ended=ledger[-1].utc + minute + more) == ["process=4:ended_utc"] * said
+        assert found(0, started=ledger[0].utc, ended=ledger[0].utc - minute - more) == ["process=0:ended_utc"] * said
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, False), (1, True)])
+def test_host_times_as_long_as_utc_says(more: int, said: bool) -> None:
+    last = records(host())[-1]
+    assert last.started is not None
+    assert last.ended is not None
+    spent = int((last.ended - last.started + timedelta(minutes=1)).total_seconds()) * 10**9 + more
+
+    def change(rows: Rows) -> None:
+        own = cells(rows, process=4)
+        own[-1]["host_end_ns"] = own[0]["host_start_ns"] + spent
+        own[-1]["duration_ns"] = own[-1]["host_end_ns"] - own[-1]["host_start_ns"]
+
+    assert [item[0] for item in times(with_samples(host(), change))] == [R.TIME_DISORDER] * said
+
+
+@pytest.mark.parametrize(("less", "said"), [(0, False), (1, True)])
+def test_a_process_that_starts_where_the_last_one_ended(less: int, said: bool) -> None:
+    def change(rows: Rows) -> None:
+        before, own = cells(rows, process=2)[-1], cells(rows, process=3)
+        away = own[0]["host_start_ns"] - before["host_end_ns"] + less
+        for row in rows:
+            if row["process"] >= 3:
+                row.update(host_start_ns=row["host_start_ns"] - away, host_end_ns=row["host_end_ns"] - away)
+
+    at = next(i for i, row in enumerate(samples(host())) if row["process"] == 3)
+    found = [item[1] for item in times(with_samples(host(), change))]
+    assert found == [f"samples.parquet:host_start_ns[{at}] process=3"] * said
+
+
 def stepped(off: int, tick: tuple[int, ...] = (32,) * 5, step: int = 32, value: int = 5) -> Bundle:
     """Durations in steps, but for some rows; the first is a nanosecond long."""
 
@@ -274,6 +331,55 @@ def test_a_process_whose_clock_counts_finely() -> None:
 
     at = next(i for i, row in enumerate(samples(cuda())) if row["process"] == 4)
     assert [item[1] for item in ticks(with_samples(bundle, even))] == [f"samples.parquet:duration_ns[{at}] process=4"]
+
+
+def test_what_a_float_of_milliseconds_rounds() -> None:
+    """At 2^22 ns a float32 is a nanosecond off at most, half of it its own rounding: 2^22 is 47127 steps of 89 ns and one more."""
+    assert 2**22 % 89 == 1
+    for duration, off in ((2**22, False), (2**22 + 1, True), (2**22 - 88, True), (67_415 * 89 - 1, False)):
+        bundle = with_samples(
+            stepped(0, tick=(89,) * 5, step=89), lambda rows, duration=duration: rows[3].update(duration_ns=duration)
+        )  # type: ignore[misc]
+        assert [item[1] for item in ticks(bundle)] == ["samples.parquet:duration_ns[3] process=0"] * off
+
+
+def test_a_recorded_step_that_few_durations_have() -> None:
+    """What most durations are multiples of is then the step, and one that is not is off."""
+    bundle = stepped(0, tick=(1000,) * 5)
+    assert ticks(bundle) == []
+    odd = with_samples(bundle, lambda rows: rows[3].update(duration_ns=32 * 30_000 + 5))
+    assert [item[1:3] for item in ticks(odd)] == [
+        ("samples.parquet:duration_ns[3] process=0", "a multiple of 32 ns, the clock's step")
+    ]
+
+
+def test_a_recorded_step_that_most_durations_have() -> None:
+    """It is the step, though three arms have durations on a third of it."""
+
+    def change(rows: Rows) -> None:
+        for arm in ("base", "cand", "same"):
+            cells(rows, arm=arm, process=4)[0]["duration_ns"] += 32
+
+    found = ticks(with_samples(stepped(0, tick=(96,) * 5, step=96), change))
+    assert [item[2] for item in found] == ["a multiple of 96 ns, the clock's step"]
+
+
+def test_the_least_step() -> None:
+    for step, said in ((8, ["a multiple of 8 ns, the clock's step"]), (7, [])):
+        bundle = stepped(0, tick=(step,) * 5, step=step)
+        odd = with_samples(bundle, lambda rows, step=step: rows[3].update(duration_ns=step * 100_000 + 3))  # type: ignore[misc]
+        assert [item[2] for item in ticks(odd)] == said
+
+
+def test_only_durations_that_a_float_holds_exactly_say_the_step() -> None:
+    """8 ms is the first that does not, and it is no multiple of 48 ns."""
+
+    def change(rows: Rows) -> None:
+        for arm in ("base", "cand", "same", "slow", "copy"):
+            cells(rows, arm=arm)[0]["duration_ns"] = 8_000_000
+
+    bundle = with_samples(stepped(0, tick=(1,) * 5, step=48), change)
+    assert [item[2] for item in ticks(bundle)] == ["a multiple of 48 ns, the clock's step"]
 
 
 # telemetry
@@ -598,6 +704,47 @@ def test_the_least_cache_is_asked_where_it_matters() -> None:
         none.bundle, lambda r: r.__setitem__(slice(None), [surroundings(x, device="fake") for x in r])
     )
     assert physics(seen(scripted), R.CACHE_NOT_COLD) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "mig", "least"),
+    [
+        ("NVIDIA H200", False, 50 << 20),
+        ("NVIDIA A100-SXM4-80GB", False, 40 << 20),
+        ("NVIDIA H200", True, 1),
+        ("another", False, 1),
+    ],
+)
+def test_the_least_cache_of_a_gpu(gpu: str, mig: bool, least: int) -> None:
+    for size, said in ((least, []), (least - 1, [f"a cache of at least {least} bytes for {gpu}"])):
+
+        def change(found: list[ProcessRecord], size: int = size) -> None:
+            found[:] = [surroundings(replace(x, l2_bytes=size), gpu=gpu, mig=mig) for x in found]
+
+        found = physics(seen(with_records(cuda(), change)), R.CACHE_NOT_COLD)
+        assert [item[2] for item in found if item[1].endswith(":l2_bytes")] == said
+
+
+def test_readings_that_never_change() -> None:
+    alike = {"sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 40, "power_w": 300.0}
+
+    def frozen(rows: Rows) -> None:
+        for row in rows:
+            row.update(alike)
+
+    def found(change: Callable[[Rows], object], bundle: Bundle) -> memory.Said:
+        frame = with_rows(with_rows(bundle, "telemetry", frozen), "telemetry", change)
+        return physics(seen(frame), R.TELEMETRY_FROZEN)
+
+    got = "200 rows of sm_clock_mhz 1980, memory_clock_mhz 3201, temperature_c 40, power_w 300.0"
+    expected = "readings of which two differ in clock, temperature or power"
+    assert found(lambda rows: None, cuda()) == [(R.TELEMETRY_FROZEN, "telemetry.parquet", expected, got)]
+    assert found(lambda rows: rows.pop(), cuda()) == []  # too few to say
+    for name, value in alike.items():
+        assert found(lambda rows, name=name, value=value: rows[7].update({name: value + 1}), cuda()) == []  # type: ignore[misc]
+    scripted = with_records(cuda(), lambda r: r.__setitem__(slice(None), [surroundings(x, device="fake") for x in r]))
+    assert found(lambda rows: None, scripted) == []
+    assert physics(seen(memory.without(cuda(), "telemetry")), R.TELEMETRY_FROZEN) == []
 
 
 def test_tolerances_of_what_was_timed() -> None:

@@ -24,18 +24,8 @@ from validator.findings import Finding
 from validator.reading.bundle import Bundle
 from validator.reading.canonical import is_sha256, sha256
 from validator.reading.processes import ProcessRecord
-from validator.reading.study import (
-    ENGINES,
-    HISTORIES,
-    STEPS,
-    SURFACES,
-    Captured,
-    Cell,
-    PlannedRun,
-    Plans,
-    Study,
-    StudyPlan,
-)
+from validator.reading.study import ENGINES, HISTORIES, STEPS, SURFACES, Cell, PlannedRun, Study, StudyPlan
+from validator.reading.study_assets import Captured, Plans
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 from validator.recompute.layer import Layer, derive_layer, input_bytes

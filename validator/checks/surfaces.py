@@ -3,7 +3,7 @@
 Rules (results/README.md, "Mechanism bundles"):
 1. Final surfaces are held to the bit; so are activations of ``cpu-emulation``, and to two float16 numbers on a GPU, whose
    exponential is approximate.
-2. W13 and routed W2 are held to the exact products, where the layer is synthetic and the one that ran.
+2. W13 and routed W2 are held to the exact products, where the layer is synthetic and the one that ran; rows of skipped routes are 0.
 3. Tensors that several processes name are held together once. What is not stored in its shape is said elsewhere.
 """
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from validator.findings import Finding
 from validator.reading.canonical import sha256
-from validator.reading.study import Plans, Study
+from validator.reading.study import Study
+from validator.reading.study_assets import Plans
 from validator.reading.tables import Frame
 from validator.reasons import Reason
 from validator.recompute.layer import Floats, Layer, input_bytes
@@ -80,12 +81,19 @@ def contradictions(
         wrong = apart(exact, pair.found) > steps
         if wrong.any():
             yield pair.element("activation", wrong, exact, f"silu(gate) * up of {pair.before}, {steps} steps aside")
+    ids = np.array(plans.ids)
+    skipped = np.flatnonzero(ids < 0)
+    for surface in ("w13", "routed_w2"):
+        for pair in pairs(surface, surface):
+            wrong = np.zeros(pair.found.shape, dtype=np.bool_)
+            wrong[skipped] = pair.found[skipped] != 0
+            if wrong.any():
+                yield pair.element(surface, wrong, np.zeros_like(pair.found), "nothing of a skipped route")
     if layer is not None:
         x = np.frombuffer(input_bytes(study.sizes), dtype="<f2").reshape(study.sizes.tokens, -1).astype(np.float32)
         x = np.repeat(x, study.sizes.top_k, axis=0)
         with np.errstate(over="ignore"):
             scale = np.array(plans.weights, dtype=np.float32).astype(np.float16).astype(np.float32)
-        ids = np.array(plans.ids)
         yield from _products("w13", pairs("w13", "w13"), layer, ids, np.ones_like(scale), x)
         yield from _products("w2", pairs("activation", "routed_w2"), layer, ids, scale)
 

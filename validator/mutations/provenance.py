@@ -1,5 +1,6 @@
 """Changes of what was locked, and of what it says was run. All of them are resealed."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -196,6 +197,12 @@ def edit_environment(copy: WorkingCopy, changes: dict[str, Any], *, rows: range)
         encoded = rfc8785.dumps({**copy.read_environment(row), **changes})
         texts[row], digests[row] = encoded.decode(), sha256(encoded)
     copy.set_columns("processes", environment=texts, environment_sha256=digests)
+
+
+def add_library(copy: WorkingCopy, *, row: int) -> None:
+    """Let one process have loaded a library more; those that the protocol requires stay."""
+    loaded = {**json.loads(copy.column("processes", "binaries")[row]), "libother.so": "0" * 64}
+    copy.set_values("processes", [row], binaries=rfc8785.dumps(loaded).decode())
 
 
 MUTATIONS = collected(globals())

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from validator.mutations.mutation import all_of, collected, having, mutation, several_processes, with_roles, with_rows
-from validator.mutations.provenance import edit_environment
+from validator.mutations.provenance import add_library, edit_environment
 from validator.mutations.timing import arm_with, renumber, subject, subject_rows, timed_rows
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
@@ -29,8 +29,8 @@ def weights_differ(copy: WorkingCopy) -> None:
 
 @mutation(Reason.ENVIRONMENT_DRIFT, reseal=True, applies_to=several_processes)
 def binaries_differ(copy: WorkingCopy) -> None:
-    """One process loaded another library."""
-    copy.set_values("processes", [0], binaries='{"libother.so":"' + "0" * 64 + '"}')
+    """One process loaded one library more."""
+    add_library(copy, row=0)
 
 
 @mutation(Reason.BOUNDARY_MISMATCH, reseal=True)

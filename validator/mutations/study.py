@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import rfc8785
 
 from validator.mutations.content import sha256
 from validator.mutations.mutation import collected, having, mutation
-from validator.mutations.provenance import edit_environment
+from validator.mutations.provenance import add_library, edit_environment
 from validator.mutations.workspace import NoSubjectError, WorkingCopy
 from validator.reasons import Reason
 from validator.recompute.surfaces import activated
@@ -84,8 +83,7 @@ def source_identity_not_as_required(copy: WorkingCopy) -> None:
 @mutation(Reason.ENVIRONMENT_DRIFT, reseal=True)
 def binary_identity_differs(copy: WorkingCopy) -> None:
     """One process loaded one library more."""
-    loaded = {**json.loads(copy.column("processes", "binaries")[0]), "libother.so": "0" * 64}
-    copy.set_values("processes", [0], binaries=rfc8785.dumps(loaded).decode())
+    add_library(copy, row=0)
 
 
 @mutation(Reason.ENVIRONMENT_DRIFT, reseal=True)

@@ -1,15 +1,14 @@
-"""A mechanism protocol, its plan and its plans asset, as the scorer needs them; parsed by the validator's own code.
+"""A mechanism protocol and its plan, as the scorer needs them; parsed by the validator's own code.
 
 Rules (protocols/README.md, "Mechanism protocols"):
 1. Unknown keys are problems, all problems are collected.
 2. Process i runs replicate, cell and history by counting: replicates, then cells as listed, then H0 before H1 in even
    replicates and H1 before H0 in odd ones.
-3. The plans asset is strict JSON of schema ``benchkit.plans/1``; a plan is any order of the valid routes, experts ascending.
 """
 
 from dataclasses import dataclass
 
-from validator.reading.canonical import StrictJsonError, digest_of, parse_object
+from validator.reading.canonical import digest_of
 from validator.reading.fields import Fields
 from validator.reading.model import Asset, Require
 
@@ -28,11 +27,9 @@ TREATMENTS = {
     "marlin-raw": ("resident-tensors",),
 }
 STEPS = "treatment,fixture,alignment,w13,activation,w2,sum"
-PLANS_SCHEMA = "benchkit.plans/1"
 _NAME = r"[a-z][a-z0-9_]*"
 _MOST_PROCESSES, _MOST_ROUTES, _MOST_SIZE, _MOST_TILES = 100_000, 1_000_000, 1 << 20, 10_000_000
 _MOST_WEIGHTS = 1 << 28
-_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,26 +155,6 @@ class StudyPlan:
 
     runs: tuple[PlannedRun, ...]
     digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plans:
-    """The plans asset: the expert of each route (-1: skipped), float32 weights as written, and the orders by name."""
-
-    experts: int
-    block: int
-    ids: tuple[int, ...]
-    weights: tuple[float, ...]
-    orders: tuple[tuple[str, tuple[int, ...]], ...]
-
-    def order(self, name: str) -> tuple[int, ...]:
-        """Give an order by name."""
-        return dict(self.orders)[name]
-
-    @property
-    def stable(self) -> tuple[int, ...]:
-        """The valid routes by (expert, route)."""
-        return tuple(sorted((r for r, e in enumerate(self.ids) if e >= 0), key=lambda r: (self.ids[r], r)))
 
 
 def derive_study_plan(study: Study) -> StudyPlan:
@@ -339,88 +316,3 @@ def check_study(study: Study, problems: list[str]) -> None:
         if relation.a == relation.b or keys & seen:
             problems.append(f"relation[{i}]: expected two places, related once at a surface")
         seen |= keys
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
-    """A captured fixture's own digest, and those of its input and routing."""
-
-    fixture_sha256: str
-    x_sha256: str
-    topk_ids_sha256: str
-    topk_weights_sha256: str
-
-
-def read_captured(data: bytes, study: Study) -> Captured | tuple[str, ...]:
-    """Read the fixture.json of a study, or give its problems."""
-    problems: list[str] = []
-    try:
-        top = Fields(parse_object(data), "", problems)
-    except StrictJsonError as error:
-        return (str(error),)
-    top.choice("schema", ("benchkit.fixture/1",))
-    sizes, arrays = top.table("sizes"), top.table("arrays")
-    for name in ("experts", "hidden", "intermediate", "top_k", "tokens", "group"):
-        stated, wanted = sizes.integer(name), getattr(study.sizes, name)
-        if stated != wanted and not problems:
-            problems.append(f"sizes.{name}: expected {wanted} as in [fixture], got {stated}")
-    digests = {name: arrays.table(name).digest("sha256") for name in ("x", "topk_ids", "topk_weights")}
-    found = Captured(
-        fixture_sha256=top.digest("fixture_sha256"),
-        x_sha256=digests["x"],
-        topk_ids_sha256=digests["topk_ids"],
-        topk_weights_sha256=digests["topk_weights"],
-    )
-    return tuple(problems) if problems else found
-
-
-def read_plans(data: bytes, study: Study) -> Plans | tuple[str, ...]:
-    """Read the plans asset of a study, or give its problems."""
-    problems: list[str] = []
-    try:
-        top = Fields(parse_object(data), "", problems)
-    except StrictJsonError as error:
-        return (str(error),)
-    sizes = study.sizes
-    top.choice("schema", (PLANS_SCHEMA,))
-    wanted = (sizes.experts, sizes.block)
-    stated = (top.integer("experts", least=1), top.integer("block", least=1))
-    if stated != wanted and not problems:
-        problems.append(f"expected experts, block = {wanted} as in [fixture], got {stated}")
-    ids = [e for e in _matrix(top, "topk_ids", sizes) if isinstance(e, int) and type(e) is int and -1 <= e < wanted[0]]
-    weights = [w for w in _matrix(top, "topk_weights", sizes) if isinstance(w, float) and abs(w) <= _FLOAT32_MAX]
-    if not problems and len(ids) != sizes.routes:
-        problems.append(f"topk_ids: expected integers from -1 to {wanted[0] - 1}")
-    if not problems and len(weights) != sizes.routes:
-        problems.append("topk_weights: expected finite float32 values")
-    table, orders = top.table("plans"), []
-    for name in table.names():
-        order = _order(table.raw(name), ids)
-        if order is None and not problems:
-            problems.append(f"plans.{name}: expected every valid route once, experts ascending")
-        orders.append((name, order or ()))
-    problems += [f"plans: expected {name}, got no such order" for name in study.modes if not table.has(name)]
-    top.table("origin").names()
-    top.finish()
-    if problems:
-        return tuple(problems)
-    return Plans(experts=wanted[0], block=wanted[1], ids=tuple(ids), weights=tuple(weights), orders=tuple(orders))
-
-
-def _order(value: object, ids: list[int]) -> tuple[int, ...] | None:
-    """Give an order of all valid routes, experts ascending; None where it is none."""
-    routes = [route for route in value if type(route) is int] if isinstance(value, list) else []
-    valid = sorted(route for route, expert in enumerate(ids) if expert >= 0)
-    if not isinstance(value, list) or len(routes) != len(value) or sorted(routes) != valid:
-        return None
-    experts = [ids[route] for route in routes]
-    return tuple(routes) if experts == sorted(experts) else None
-
-
-def _matrix(top: Fields, key: str, sizes: Sizes) -> list[object]:
-    value = top.raw(key)
-    rows = value if isinstance(value, list) else []
-    flat = [item for row in rows if isinstance(row, list) and len(row) == sizes.top_k for item in row]
-    if len(rows) != sizes.tokens or len(flat) != sizes.routes:
-        top.wrong(key, f"{sizes.tokens} rows of {sizes.top_k}", type(value).__name__)
-    return flat

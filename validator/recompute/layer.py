@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from validator.reading.study import GEMMS, Plans, Sizes
+from validator.reading.study import GEMMS, Sizes
+from validator.reading.study_assets import Plans
 
 _COLUMN_OF_NIBBLE = (0, 2, 4, 6, 1, 3, 5, 7)
 

@@ -23,7 +23,8 @@ from validator.outcomes import (
     SwapFact,
 )
 from validator.reading.bundle import Bundle
-from validator.reading.study import HISTORIES, SURFACES, Plans, Study
+from validator.reading.study import HISTORIES, SURFACES, Study
+from validator.reading.study_assets import Plans
 from validator.reading.tables import Frame
 from validator.recompute.marlin import laid_out, walk_tiles
 
