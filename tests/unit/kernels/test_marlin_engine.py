@@ -97,7 +97,9 @@ def test_the_marker_is_that_of_the_launch(plans):
     assert blocks == 50
     with pytest.raises(WorkerError, match=r"w13: expected 128 threads, as the kernel's name says, found \(256, 1, 1\)"):
         launch_marker(study, "w13", replace(kernel, block=(256, 1, 1)), 18)
-    with pytest.raises(WorkerError, match="w13: expected a kernel named as in vLLM 0.22, with its tile, found Marlin"):
+    with pytest.raises(
+        WorkerError, match=r"w13: expected a kernel named as in vLLM 0\.22, with its tile, found Marlin"
+    ):
         launch_marker(study, "w13", replace(kernel, name="Marlin"), 18)
 
 
