@@ -176,7 +176,11 @@ class WorkingCopy:
                 table = self.table(name)
             except pa.ArrowException:
                 continue  # an unreadable table keeps the digest that it had
-            manifest["tables"][name] = {"rows": table.num_rows, "content_sha256": content_digest(name, table)}
+            listed = manifest["tables"].setdefault(name, {})
+            listed["rows"] = table.num_rows
+            bomb = table.num_rows > manifest["files"][f"{name}.parquet"]["bytes"]  # no row of it is to be read
+            if not bomb or "content_sha256" not in listed:
+                listed["content_sha256"] = content_digest(name, table)
         if self.path("attempts.jsonl").exists():
             lines = self.path("attempts.jsonl").read_bytes().splitlines()
             manifest["ledger"] = {"lines": len(lines), "tip_sha256": sha256(lines[-1]) if lines else "0" * 64}

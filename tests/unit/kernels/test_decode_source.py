@@ -12,6 +12,7 @@ from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, tiles_for
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
+VERBOSE = "--ptxas-options=-v"  # one option everywhere: equal compilations are made once
 MAX_SPILL = 64  # bytes of a thread, outside the stream; tuning found those worth it
 ROWS = [(layout, most) for layout, rows in TABLE.items() for most, _ in rows]
 
@@ -27,7 +28,7 @@ def row(layout: str, most: int) -> Tiles:
 @pytest.mark.parametrize(("layout", "most"), ROWS)
 @pytest.mark.parametrize("kernel", [GATE_UP, DOWN])
 def test_every_configuration_compiles(layout, most, kernel):
-    cubin = compile_decode(shape(layout), kernel, row(layout, most), "sm_90", "--ptxas-options=-v")
+    cubin = compile_decode(shape(layout), kernel, row(layout, most), "sm_90", VERBOSE)
     assert kernel.encode() in cubin.code
     assert "error" not in cubin.log
     spills = [int(size) for size in re.findall(r"(\d+) bytes spill stores", cubin.log)]
@@ -42,7 +43,7 @@ def test_the_other_forms_of_down_compile(layout):
     product = Tiles(up=row(layout, 64).up, down=rows(2, 2, paired, 2, 136, 4))
     for tiles in (walking, product):
         for kernel in kernels(tiles)[1:]:
-            cubin = compile_decode(shape(layout), kernel, tiles, "sm_90", "--ptxas-options=-v")
+            cubin = compile_decode(shape(layout), kernel, tiles, "sm_90", VERBOSE)
             assert kernel.encode() in cubin.code
             spills = [int(size) for size in re.findall(r"(\d+) bytes spill stores", cubin.log)]
             assert max(spills) <= MAX_SPILL
@@ -51,7 +52,7 @@ def test_the_other_forms_of_down_compile(layout):
 @pytest.mark.parametrize("kernel", [GATE_UP, DOWN])
 def test_fp16_inputs_compile(kernel):
     for layout in ("awq-packed", "mxfp8-packed"):
-        assert compile_decode(replace(shape(layout), x_bf16=False), kernel, row(layout, 64), "sm_90").code
+        assert compile_decode(replace(shape(layout), x_bf16=False), kernel, row(layout, 64), "sm_90", VERBOSE).code
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -72,7 +73,7 @@ def test_other_layers_and_devices_compile(layout):
 def test_two_tiles_that_differ_in_one_kernel_share_the_other():
     tiles = row("bf16", 64)
     other = Tiles(up=tiles.up, down=replace(tiles.down, warps=6))
-    first, second = (compile_decode(shape("bf16"), GATE_UP, each, "sm_90") for each in (tiles, other))
+    first, second = (compile_decode(shape("bf16"), GATE_UP, each, "sm_90", VERBOSE) for each in (tiles, other))
     assert first is second
 
 
@@ -81,7 +82,7 @@ def test_machine_code(layout, tmp_path):
     """Weights come by bulk copies, products are of tensor cores, nothing is added by atomics beyond the masks of the routing lists."""
     tiles = row(layout, 64)
     for kernel in (GATE_UP, DOWN):
-        code = sass(compile_decode(shape(layout), kernel, tiles, "sm_90").code, tmp_path / f"{kernel}.cubin")
+        code = sass(compile_decode(shape(layout), kernel, tiles, "sm_90", VERBOSE).code, tmp_path / f"{kernel}.cubin")
         names = code[kernel]
         assert [name for name in names if name.startswith("UBLKCP")]
         kinds = {name for name in names if name.startswith("HMMA")}
