@@ -86,6 +86,14 @@ def test_a_sample_against_itself(change: dict[str, int]) -> None:
     )
 
 
+@pytest.mark.parametrize(("device", "found"), [("cuda", [R.TIME_DISORDER]), ("fake", [])])
+def test_a_synchronise_takes_time_on_a_device(device: str, found: list[R]) -> None:
+    idle = with_samples(cuda(), lambda rows: rows[8].update(post_sync_ns=0))
+    on = with_records(idle, lambda r: r.__setitem__(slice(None), [surroundings(x, device=device) for x in r]))
+    said = [item[0] for item in times(on) if item[1].startswith("samples.parquet:host_start_ns[8]")]
+    assert said == found
+
+
 def test_the_shortest_duration_on_a_host() -> None:
     (found,) = times(with_samples(host(), lambda rows: rows[8].update(duration_ns=1)))
     row = samples(host())[8]

@@ -15,7 +15,7 @@ Rules (results/README.md):
 5. No two processes or attempts have the same durations of an arm at a point, one after the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -58,7 +58,9 @@ def check_times(view: View) -> Iterator[Finding]:
 def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     start, end = view.rows.ints("host_start_ns", segment), view.rows.ints("host_end_ns", segment)
     post = view.rows.ints("post_sync_ns", segment)
-    backwards = (end < start) | (post < 0)
+    device = view.protocol.clock == "cuda-event" and record.environment.device == "cuda"
+    least = 1 if device else 0  # a device synchronise takes some time
+    backwards = (end < start) | (post < least)
     backwards[1:] |= start[1:] < end[:-1]
     bad = np.flatnonzero(backwards)
     if len(bad):
@@ -95,23 +97,27 @@ def _waits(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Find
             f"{duration[row]} ns ({rows_of(bad)})",
         )
         return
-    yield from _standing_out(view, record, segment, wall - duration, "a host that waits {} ns beyond the events")
-    post = view.rows.ints("post_sync_ns", segment)
-    yield from _standing_out(
-        view, record, segment, post, "a device that is idle {} ns after the stop event (post_sync)"
-    )
+    what = "a host that waits {} ns beyond the events"
+    yield from _standing_out(view, record, segment, wall - duration, what, lambda whole: whole + _ESCAPED_NS)
+    what, post = "a device that is idle {} ns after the stop event (post_sync)", view.rows.ints("post_sync_ns", segment)
+    yield from _standing_out(view, record, segment, post, what, lambda whole: max(_ESCAPED_NS, 0.05 * whole))
 
 
 def _standing_out(
-    view: View, record: ProcessRecord, segment: Segment, times: NDArray[np.int64], what: str
+    view: View,
+    record: ProcessRecord,
+    segment: Segment,
+    times: NDArray[np.int64],
+    what: str,
+    most: Callable[[float], float],
 ) -> Iterator[Finding]:
-    """Find arms whose times beyond the events are not those of the other arms of the point."""
+    """Find arms whose times beyond the events are not those of the other arms; beyond ``most`` of a duration, validator.checks.physics says it."""
     duration, layout = view.rows.ints("duration_ns", segment), view.rows.layout
     points: dict[int, dict[int, tuple[float, float]]] = {}
     for cell, rows in view.rows.by_cell(segment):
         whole, middle = float(np.median(duration[rows])), float(np.median(times[rows]))
-        if middle > whole + _ESCAPED_NS:
-            continue  # most of the sample is outside the events: said by validator.checks.physics
+        if middle > most(whole):
+            continue
         slack = _WAIT_NS + _WAIT_SHARE * whole + _SCATTERS * float(np.median(np.abs(times[rows] - middle)))
         point, arm = divmod(cell, len(layout.arms))
         points.setdefault(point, {})[arm] = (middle, slack)
