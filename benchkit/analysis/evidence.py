@@ -9,12 +9,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from benchkit.analysis.samples import Samples, integers
 from benchkit.bundle.reader import Bundle
+from benchkit.errors import BundleError
 from benchkit.fixture.routing import Routing, from_rows
 from benchkit.protocol.model import Arm, MoeFixture, Point, Protocol
 from benchkit.statistics.diagnostics import timer_quantum
@@ -80,7 +82,7 @@ def gather(bundle: Bundle, *, up_to: int | None = None) -> Evidence:
     table = rows("samples")
     samples = Samples(table, attempts)
     tick = max((row["clock_tick_ns"] for row in processes), default=1)
-    missing = {process: json.loads(row["unsupported"]) for process, row in last.items()}
+    missing = {process: _unsupported(bundle.folder, row) for process, row in last.items()}
     completed = {
         point.id: [p for p in sorted(last) if _complete(protocol, samples, p, point, missing[p])]
         for point in protocol.points
@@ -103,6 +105,18 @@ def gather(bundle: Bundle, *, up_to: int | None = None) -> Evidence:
         repeats=_last_rows(rows("repeats"), attempts),
         routings=_routings(protocol, bundle.table("routing")),
     )
+
+
+def _unsupported(folder: Path, row: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a process could not run; BundleError where that is no list of [point, arm, reason]."""
+    where = f"{folder / 'processes.parquet'}: unsupported of process {row['process']}"
+    try:
+        listed = json.loads(row["unsupported"])
+    except ValueError as error:
+        raise BundleError(f"{where}: expected JSON, found {row['unsupported'][:80]!r} ({error})") from error
+    if not isinstance(listed, list) or not all(isinstance(entry, list) and len(entry) == 3 for entry in listed):
+        raise BundleError(f"{where}: expected a list of [point, arm, reason], found {row['unsupported'][:80]!r}")
+    return [(str(point), str(arm), str(reason)) for point, arm, reason in listed]
 
 
 def _complete(

@@ -16,8 +16,8 @@ class Samples:
     def __init__(self, table: pa.Table, last: Mapping[int, int]) -> None:
         points, arms = _dictionary(table, "point"), _dictionary(table, "arm")
         process, attempt = integers(table, "process"), integers(table, "attempt")
-        last_attempt = np.array([last.get(int(p), -1) for p in range(int(process.max(initial=-1)) + 1)], dtype=np.int64)
-        counted = attempt == last_attempt[process] if process.size else np.zeros(0, dtype=bool)
+        numbers, places = np.unique(process, return_inverse=True)
+        counted = attempt == np.array([last.get(int(number), -1) for number in numbers], dtype=np.int64)[places]
         warmup = _flags(table, "warmup")
         self.rows = Counter(
             {(int(p), points[1][int(c)]): int(n) for (p, c), n in _counts(process[counted], points[0][counted]).items()}

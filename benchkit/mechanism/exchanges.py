@@ -104,6 +104,8 @@ def plan_launch(launch: Launch, alignment: Alignment, tokens: int, top_k: int) -
 def describe_schedule(path: Path, launch: Launch, *, experts: int, block: int, point: str | None = None) -> list[str]:
     """The lines of ``benchkit mechanism schedule``."""
     ids, alignment = align_file(path, experts, block, point)
+    if not alignment.expert_ids.size:
+        raise DataError(f"{path}: expected a route of an expert of this device, found -1 alone: nothing is launched")
     plan = plan_launch(launch, alignment, *ids.shape)
     refuse_beyond(
         MAX_TILES, plan.tiles, f"tiles of {plan.blocks} blocks x {plan.n_tiles} along N", "give a larger --thread-n"

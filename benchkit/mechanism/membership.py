@@ -26,12 +26,13 @@ from benchkit.fixture.alignment import (
     native_is_fixed,
     small_batch_plan,
 )
-from benchkit.fixture.routing import recorded_table
-from benchkit.mechanism.limits import MAX_ALIGNED, refuse_beyond
+from benchkit.mechanism.limits import MAX_ALIGNED, MAX_ROWS, refuse_beyond
+from benchkit.protocol.files import open_regular
 
 _LN10 = math.log(10)
 _EXACT = 12  # decimal digits to which numbers of modes are shown exactly
 _COLUMNS = ("token", "slot", "expert")
+_SHOWN = 12  # names of columns in a message
 _WHAT = f"a Parquet file with the columns {', '.join(_COLUMNS)}"
 
 
@@ -74,25 +75,58 @@ def overflows(alignment: Alignment) -> tuple[Overflow, ...]:
     )
 
 
+def _read(path: Path, wanted: tuple[str, ...]) -> pa.Table:
+    """The wanted columns of a file, and point where it has one; what the footer shows to be wrong is refused before a row is read.
+
+    It is read by this thread alone: a thread that still holds a Python file when the interpreter ends aborts the process.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with open_regular(path, _WHAT) as file, pq.ParquetFile(file, pre_buffer=False) as parquet:
+            schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
+            names = [name for name in (*wanted, "point") if name in schema.names]
+            _check_columns(path, schema, wanted)
+            refuse_beyond(MAX_ROWS, rows, f"{path}: rows", "give a file with the points at hand alone")
+            table = parquet.read(columns=names, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: expected {_WHAT}: {error}") from error
+    for name in wanted:
+        if table.column(name).null_count:
+            found = f"{table.column(name).type}, {table.column(name).null_count} null(s)"
+            raise DataError(f"{path}: {name}: expected {_kind(name)} without nulls, found {found}")
+    return table
+
+
+def _check_columns(path: Path, schema: pa.Schema, wanted: tuple[str, ...]) -> None:
+    """Refuse columns that are not there, stand there twice or hold something else."""
+    names = list(schema.names)
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        raise DataError(
+            f"{path}: expected the columns {', '.join(wanted)}, missing {', '.join(missing)}; found {shown or 'none'}"
+        )
+    twice = [name for name in (*wanted, "point") if names.count(name) > 1]
+    if twice:
+        raise DataError(f"{path}: expected {_WHAT}, found {', '.join(twice)} more than once")
+    for name in wanted:
+        kind = schema.field(name).type
+        if not (pa.types.is_floating(kind) if name == "weight" else pa.types.is_integer(kind)):
+            raise DataError(f"{path}: {name}: expected {_kind(name)} without nulls, found {kind}")
+
+
+def _kind(name: str) -> str:
+    return "floats" if name == "weight" else "integers"
+
+
 def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
     """Expert ids [tokens, top_k] of ``point``, or of the file's only point.
 
     Raises DataError, naming the file, where it is no Parquet file, lacks a column, holds no integers there, or where not every
     (token, slot) stands there once.
     """
-    table = recorded_table(path, _WHAT)
-    missing = [name for name in _COLUMNS if name not in table.column_names]
-    if missing:
-        found = ", ".join(table.column_names) or "none"
-        raise DataError(
-            f"{path}: expected the columns {', '.join(_COLUMNS)}, missing {', '.join(missing)}; found {found}"
-        )
-    for name in _COLUMNS:
-        column = table.column(name)
-        if not pa.types.is_integer(column.type) or column.null_count:
-            raise DataError(
-                f"{path}: {name}: expected integers without nulls, found {column.type}, {column.null_count} null(s)"
-            )
+    table = _read(path, _COLUMNS)
     try:
         token, slot, expert = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
     except OverflowError as error:
@@ -106,16 +140,12 @@ def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64
     Raises DataError as ``read_ids``, and on a weight that no float32 of at least 0 is near, or an expert twice for one token.
     """
     ids = read_ids(path, point)
-    table = recorded_table(path, _WHAT)
-    if "weight" not in table.column_names or not pa.types.is_floating(table.column("weight").type):
-        raise DataError(f"{path}: expected a column weight of floats, found {', '.join(table.column_names)}")
+    table = _read(path, (*_COLUMNS, "weight"))
     token, slot, _ = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
     names = table.column("point").to_pylist() if "point" in table.column_names else [point] * table.num_rows
     chosen = [
         w for w, name in zip(table.column("weight").to_pylist(), names, strict=True) if point in (None, str(name))
     ]
-    if None in chosen:
-        raise DataError(f"{path}: weight: expected no null, found one")
     weights = np.zeros(ids.size, dtype=np.float32)
     with np.errstate(over="ignore"):  # beyond float32 is not finite, which is said below
         weights[token * ids.shape[1] + slot] = np.array(chosen, dtype=np.float64).astype(np.float32)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from benchkit.bundle.reader import Sealed, bundle_table, open_sealed
 from benchkit.bundle.seal import ANALYSIS
+from benchkit.errors import BundleError
 from benchkit.protocol.files import write_text
 from benchkit.protocol.study import HISTORIES, SURFACES, Place, Study, read_study
 
@@ -46,8 +47,15 @@ def open_outcome(folder: Path) -> Outcome:
     rows = _analysed(folder)
     by_place: dict[str, list[Mapping[str, Any]]] = {str(place): [] for place in places(study)}
     for row in rows:
-        by_place[f"{row['cell']}/{row['history']}"].append(row)
+        place = f"{row['cell']}/{row['history']}"
+        if place not in by_place:
+            expected = f"expected places of the protocol, such as {next(iter(by_place))}"
+            raise BundleError(f"{folder / 'trajectories.parquet'}: {expected}, found {place[:80]!r}")
+        by_place[place].append(row)
     names = [f"{surface}_sha256" for surface in SURFACES]
+    tensors = _tensors(folder)
+    for row in rows:
+        _stored(folder, study, row, tensors)
     return Outcome(
         sealed=sealed,
         study=study,
@@ -63,7 +71,7 @@ def open_outcome(folder: Path) -> Outcome:
         outcomes={
             place: len({tuple(row[name] for name in names) for row in found}) for place, found in by_place.items()
         },
-        tensors=_tensors(folder),
+        tensors=tensors,
     )
 
 
@@ -85,11 +93,28 @@ def _analysed(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def _tensors(folder: Path) -> dict[tuple[str, str], NDArray[np.float16]]:
+    """The stored tensors by digest and shape; BundleError where one does not fill its shape."""
     found = {}
     for row in bundle_table(folder, "surfaces").to_pylist():
-        shape = tuple(map(int, row["shape"].split("x")))
-        found[row["sha256"], row["shape"]] = np.frombuffer(row["bytes"], dtype="<f2").reshape(shape)
+        try:
+            shape = tuple(map(int, row["shape"].split("x")))
+            found[row["sha256"], row["shape"]] = np.frombuffer(row["bytes"], dtype="<f2").reshape(shape)
+        except ValueError as error:
+            where = f"{folder / 'surfaces.parquet'}: tensor {row['sha256'][:16]!r}"
+            got = f"shape {row['shape'][:32]!r}, {len(row['bytes'])} bytes"
+            raise BundleError(f"{where}: expected float16 values that fill their shape, found {got}") from error
     return found
+
+
+def _stored(
+    folder: Path, study: Study, row: Mapping[str, Any], tensors: Mapping[tuple[str, str], NDArray[np.float16]]
+) -> None:
+    """Refuse a trajectory that names a tensor which is not stored in the shape of its surface."""
+    for surface in SURFACES:
+        name, shape = row[f"{surface}_sha256"], "x".join(map(str, study.layer.surface(surface)))
+        if (name, shape) not in tensors:
+            where = f"{folder / 'surfaces.parquet'}: {surface} of process {row['process']}"
+            raise BundleError(f"{where}: expected the tensor {name[:16]!r} in the shape {shape}, found none")
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

@@ -79,6 +79,7 @@ ON_A_REAL_DEVICE = {
     "durations-scaled-on-the-clock": Reason.ESCAPED_WORK,
     "durations-of-another-process": Reason.ROWS_DUPLICATED,
     "events-longer-than-the-host-waited": Reason.ESCAPED_WORK,
+    "end-of-the-work-after-the-stop-event": Reason.ESCAPED_WORK,
     "process-of-another-time": Reason.TIME_DISORDER,
     "aa-control-slower": Reason.CONTROL_FAILED,
     "cache-left-out": Reason.CACHE_NOT_COLD,

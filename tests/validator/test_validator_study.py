@@ -221,12 +221,24 @@ def test_the_first_process_that_says_anything_has_the_layer_of_the_seeds() -> No
     assert said(view) == [(R.FIXTURE_MISMATCH, "process=1:fixture_sha256", wanted[0], "f" * 64)]
 
 
+UNTIMED = "clock_tick_ns, copies, unsupported, repacking"
+
+
 @pytest.mark.parametrize(
     ("change", "reason", "what", "expected", "got"),
     [
         (lambda r: replace(r, clock="host"), R.BOUNDARY_MISMATCH, "clock, launch, event_order", None, None),
         (lambda r: replace(r, launch="marlin-op"), R.BOUNDARY_MISMATCH, "clock, launch, event_order", None, None),
         (lambda r: replace(r, event_order="sum"), R.BOUNDARY_MISMATCH, "clock, launch, event_order", None, None),
+        *(
+            (lambda r, change=change: replace(r, **change), R.BOUNDARY_MISMATCH, UNTIMED, None, None)
+            for change in (
+                {"clock_tick_ns": 1000},
+                {"copies": (("batch=1", 2),)},
+                {"unsupported": (("batch=1", "arm"),)},
+                {"repacking": (("arm", 1, 1),)},
+            )
+        ),
         (lambda r: surroundings(r, device="cuda"), R.BOUNDARY_MISMATCH, "device", "host", "cuda"),
         (
             lambda r: surroundings(r, sources=()),
@@ -255,8 +267,22 @@ def test_one_process_that_differs(
         assert found[3] == got
     if expected is not None:
         assert found[2] == expected
-    if what.startswith("clock"):
+    if what == UNTIMED:
+        assert found[2] == "(1, (), (), ())"
+    if what.startswith("clock,"):
         assert found[2] == "('none', 'cpu-emulation', 'treatment,fixture,alignment,w13,activation,w2,sum')"
+
+
+def test_caches() -> None:
+    def of(*sizes: int) -> memory.Said:
+        def change(records: list[ProcessRecord]) -> None:
+            records[:] = [replace(r, l2_bytes=sizes[i % len(sizes)]) for i, r in enumerate(records)]
+
+        return [item for item in said(with_records(published(), change)) if item[1].startswith("process=1:")]
+
+    unequal = (R.ENVIRONMENT_DRIFT, "process=1:l2_bytes", "0", "1")
+    on_a_host = (R.BOUNDARY_MISMATCH, "process=1:l2_bytes", "0 on a host", "1")
+    assert (of(0), of(1), of(0, 1)) == ([], [on_a_host], [unequal, on_a_host])
 
 
 @pytest.mark.parametrize(("at", "start"), [(0, 0), (40, 0), (41, 1), (300, 260)])

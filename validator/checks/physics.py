@@ -156,7 +156,9 @@ def _escaped(view: View, segment: Segment, rows: NDArray[np.intp], where: str, w
     duration = view.rows.ints("duration_ns", segment)[rows]
     host = (view.rows.ints("host_end_ns", segment) - view.rows.ints("host_start_ns", segment))[rows]
     post = float(np.median(view.rows.ints("post_sync_ns", segment)[rows]))
-    limit = max(_POST_SYNC_NS, 0.05 * float(np.median(duration)), 2 * min(wait, _POST_SYNC_NS))
+    whole = float(np.median(duration))
+    slow_host = min(2 * min(wait, _POST_SYNC_NS), 0.25 * whole)
+    limit = max(_POST_SYNC_NS, 0.05 * whole, slow_host)
     total, wall = int(duration.sum()), int(host.sum())
     least = 0.5 * (wall - len(rows) * _SPARE_NS)
     if post > limit:

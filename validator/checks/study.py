@@ -32,6 +32,7 @@ from validator.recompute.layer import Layer, derive_layer, input_bytes
 from validator.recompute.marlin import Aligned, alignment_problems, laid_out, walk_tiles
 
 _MOST_ATTEMPTS = 3
+_UNTIMED = (1, (), (), ())  # clock_tick_ns, copies, unsupported, repacking: a study times no arm
 _SLACK, _SETTINGS = timedelta(seconds=60), 2  # UTC can be set while a run goes on, but not again and again
 
 
@@ -115,6 +116,7 @@ def _drift(view: StudyView) -> Iterator[Finding]:
             ("environment", record.environment.text, known[0].environment.text),
             ("fixture_sha256", record.fixture_sha256, known[0].fixture_sha256),
             ("binaries", record.binaries, known[0].binaries),
+            ("l2_bytes", record.l2_bytes, known[0].l2_bytes),
         ):
             if own != first:
                 yield _finding(Reason.ENVIRONMENT_DRIFT, f"{record.name}:{what}", *_apart(str(first), str(own)))
@@ -125,6 +127,12 @@ def _drift(view: StudyView) -> Iterator[Finding]:
         device = ENGINES[view.study.engine]
         if record.status == "ok" and record.environment.device != device:
             yield _finding(Reason.BOUNDARY_MISMATCH, f"{record.name}:device", device, record.environment.device)
+        untimed = (record.clock_tick_ns, record.copies, record.unsupported, record.repacking)
+        if record.status == "ok" and untimed != _UNTIMED:
+            what = f"{record.name}:clock_tick_ns, copies, unsupported, repacking"
+            yield _finding(Reason.BOUNDARY_MISMATCH, what, _UNTIMED, untimed)
+        if record.status == "ok" and device == "host" and record.l2_bytes:
+            yield _finding(Reason.BOUNDARY_MISMATCH, f"{record.name}:l2_bytes", "0 on a host", record.l2_bytes)
         engine = dict(record.environment.sources).get(view.study.engine)
         if record.status == "ok" and not is_sha256(engine):
             where = f"{record.name}:sources.{view.study.engine}"

@@ -4,9 +4,9 @@ Rules (results/README.md):
 1. Host times ascend within a process, and from one process to the next; a machine that was started again between them
    starts anew, but no more often than the ledger has resumptions.
 2. On the host clock a duration is the time between its host times. On an event clock it is no longer than that, and what the
-   host waits beyond it is about the same for all arms of a point in a process: blocks take turns, so what disturbs one arm
-   disturbs the others. An arm that stands out by more than 30 us, half a percent of its duration and three times its own
-   scatter was not timed by what it claims.
+   host waits beyond it, and then until the device is idle, is about the same for all arms of a point in a process: blocks
+   take turns, so what disturbs one arm disturbs the others. An arm that stands out by more than 30 us, half a percent of its
+   duration and three times its own scatter was not timed by what it claims.
 3. Processes run one after the other between the ledger's start and end; no process, and no two after one another, has host
    times for longer than UTC says that they ran. UTC is set by people and servers: a minute is left for that.
 4. An event clock counts in steps: where most durations of a bundle are whole ones, all are. The step is ``clock_tick_ns`` or
@@ -15,11 +15,12 @@ Rules (results/README.md):
 5. No two processes or attempts have the same durations of an arm at a point, one after the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from validator.checks.words import at_row, finding, rows_of
 from validator.findings import Finding
@@ -57,7 +58,9 @@ def check_times(view: View) -> Iterator[Finding]:
 def _disorder(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
     start, end = view.rows.ints("host_start_ns", segment), view.rows.ints("host_end_ns", segment)
     post = view.rows.ints("post_sync_ns", segment)
-    backwards = (end < start) | (post < 0)
+    device = view.protocol.clock == "cuda-event" and record.environment.device == "cuda"
+    least = 1 if device else 0  # a device synchronise takes some time
+    backwards = (end < start) | (post < least)
     backwards[1:] |= start[1:] < end[:-1]
     bad = np.flatnonzero(backwards)
     if len(bad):
@@ -80,7 +83,7 @@ def _host_durations(view: View, record: ProcessRecord, segment: Segment) -> Iter
 
 
 def _waits(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
-    """Compare what the host waits beyond the events, between the arms of a point."""
+    """Compare what the host waits beyond the events, and then for the device, between the arms of a point."""
     duration = view.rows.ints("duration_ns", segment)
     wall = view.rows.ints("host_end_ns", segment) - view.rows.ints("host_start_ns", segment)
     bad = np.flatnonzero(duration > wall * 1.001 + 1000)
@@ -94,24 +97,38 @@ def _waits(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Find
             f"{duration[row]} ns ({rows_of(bad)})",
         )
         return
-    layout = view.rows.layout
-    waits: dict[int, dict[int, tuple[float, float]]] = {}
+    what = "a host that waits {} ns beyond the events"
+    yield from _standing_out(view, record, segment, wall - duration, what, lambda whole: whole + _ESCAPED_NS)
+    what, post = "a device that is idle {} ns after the stop event (post_sync)", view.rows.ints("post_sync_ns", segment)
+    yield from _standing_out(view, record, segment, post, what, lambda whole: max(_ESCAPED_NS, 0.05 * whole))
+
+
+def _standing_out(
+    view: View,
+    record: ProcessRecord,
+    segment: Segment,
+    times: NDArray[np.int64],
+    what: str,
+    most: Callable[[float], float],
+) -> Iterator[Finding]:
+    """Find arms whose times beyond the events are not those of the other arms; beyond ``most`` of a duration, validator.checks.physics says it."""
+    duration, layout = view.rows.ints("duration_ns", segment), view.rows.layout
+    points: dict[int, dict[int, tuple[float, float]]] = {}
     for cell, rows in view.rows.by_cell(segment):
-        wait, whole = (wall - duration)[rows], float(np.median(duration[rows]))
-        middle = float(np.median(wait))
-        if middle > whole + _ESCAPED_NS:
-            continue  # most of the sample is outside the events: said by validator.checks.physics
-        slack = _WAIT_NS + _WAIT_SHARE * whole + _SCATTERS * float(np.median(np.abs(wait - middle)))
+        whole, middle = float(np.median(duration[rows])), float(np.median(times[rows]))
+        if middle > most(whole):
+            continue
+        slack = _WAIT_NS + _WAIT_SHARE * whole + _SCATTERS * float(np.median(np.abs(times[rows] - middle)))
         point, arm = divmod(cell, len(layout.arms))
-        waits.setdefault(point, {})[arm] = (middle, slack)
-    for point, arms in waits.items():
+        points.setdefault(point, {})[arm] = (middle, slack)
+    for point, arms in points.items():
         if len(arms) < _LEAST_ARMS:
             continue
         typical = float(np.median([middle for middle, _ in arms.values()]))
         for arm, (middle, slack) in arms.items():
             if abs(middle - typical) > slack:
                 where = f"{record.name} point={layout.points[point]} arm={layout.arms[arm]}"
-                expected = f"a host that waits {typical:.0f} ns beyond the events, as for the other arms, give or take {slack:.0f} ns"
+                expected = f"{what.format(f'{typical:.0f}')}, as for the other arms, give or take {slack:.0f} ns"
                 yield finding(Reason.ESCAPED_WORK, where, expected, f"{middle:.0f} ns")
 
 

@@ -125,6 +125,18 @@ def work_after_the_stop_event(copy: WorkingCopy) -> None:
 
 
 @mutation(Reason.ESCAPED_WORK, reseal=True, applies_to=CUDA)
+def end_of_the_work_after_the_stop_event(copy: WorkingCopy) -> None:
+    """The candidate's durations are shorter by 60 us and 2 %, in whole steps of the clock, and the device is busy for so long after them."""
+    durations, syncs, step = copy.column("samples", "duration_ns"), copy.column("samples", "post_sync_ns"), tick(copy)
+    rows = copy.rows("samples", **subject(copy), arm=arm_with(copy, "candidate"))
+    if min(durations[row] for row in rows) < 500_000:
+        raise NoSubjectError("samples are too short: a synchronise takes as much")
+    late = {row: round((60_000 + 0.02 * durations[row]) / step) * step for row in rows}
+    copy.set_columns("samples", post_sync_ns=[sync + late.get(row, 0) for row, sync in enumerate(syncs)])
+    retime(copy, {row: durations[row] - more for row, more in late.items()})
+
+
+@mutation(Reason.ESCAPED_WORK, reseal=True, applies_to=CUDA)
 def work_outside_the_events(copy: WorkingCopy) -> None:
     """The host waits several times as long as the candidate's events say."""
     durations = copy.column("samples", "duration_ns")
