@@ -1,7 +1,7 @@
 """``lock``, ``check``, ``plan`` and ``run-protocol`` for a mechanism protocol, and ``capture-plans``, which comes before them."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from benchkit.fixture.captured import captured_problems, link_arrays
 from benchkit.fixture.plans import Plans, capture
 from benchkit.fixture.traffic import asset_path
 from benchkit.kernels.engines import ENGINES, engine_sources
+from benchkit.kernels.marlin_selector import GPUS
 from benchkit.mechanism.membership import read_routing, refuse_many_rows
 from benchkit.mechanism.native_order import Captured, native_orders
 from benchkit.mechanism.orders import tile_schedule
@@ -37,6 +38,8 @@ from benchkit.run.supervisor import (
     workers_of,
 )
 from benchkit.units import MIB
+
+_MOST_PER_SM = 4  # CUDA blocks, as in benchkit.kernels.marlin_buffers, which imports torch
 
 
 def lock_study(path: Path, *, replace: bool, sources: bool = False) -> Lock:
@@ -187,10 +190,28 @@ def _plans(study: Study, path: Path) -> Plans:
         loaded = load_asset(study, plans)
     except DataError as error:
         raise ProtocolError([f"histories.plans: {error}"], str(path)) from error
-    problems = captured_problems(study, path.parent, loaded)
+    problems = [*captured_problems(study, path.parent, loaded), *_grid_problems(study)]
     if problems:
         raise ProtocolError(problems, str(path))
     return loaded
+
+
+def _grid_problems(study: Study) -> Iterator[str]:
+    """Grids that the required GPU could not launch, where its multiprocessors are known; the engines refuse them on any."""
+    required = str(study.require.get("gpu", "")).lower().replace(" ", "-")
+    sms = next((gpu.sms for name, gpu in GPUS.items() if name in required), None)
+    if sms is None or not study.engine.startswith("marlin"):
+        return
+    launched = {(gemm, cell.launches[gemm].grid): cell.name for cell in reversed(study.cells) for gemm in GEMMS}
+    for (gemm, grid), cell in launched.items():
+        whole = study.engine == "marlin-raw" or grid % sms == 0
+        if grid > _MOST_PER_SM * sms or not whole:
+            kind = (
+                "a grid"
+                if study.engine == "marlin-raw"
+                else f"a multiple of {sms} multiprocessors (engine marlin-raw takes others)"
+            )
+            yield f"cell {cell}: {gemm}: expected {kind} of at most {_MOST_PER_SM * sms} for {study.require['gpu']}, found {grid}"
 
 
 def _made(study: Study, path: Path) -> Lock:

@@ -295,3 +295,23 @@ def test_more_routes_than_are_looked_at_are_refused(tmp_path):
     told = f"benchkit: {path}: aligned rows of 2048 routes: expected at most 1048576, found 2097152; give a smaller --block, or fewer routes\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
     assert not (tmp_path / "made.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "changed", "expected"),
+    [
+        ("route-membership-h200", 132, 500, "a multiple of 132 multiprocessors (engine marlin-raw takes others)"),
+        ("route-membership-h200", 132, 660, "a multiple of 132 multiprocessors (engine marlin-raw takes others)"),
+        ("route-membership-raw-h200", 200, 529, "a grid"),
+        ("route-membership-raw-h200", 200, 528, None),
+    ],
+)
+def test_a_grid_that_the_required_gpu_cannot_launch(tmp_path, name, grid, changed, expected):
+    source = ROOT / "protocols" / f"{name}.toml"
+    (tmp_path / "assets").symlink_to(source.with_name("assets"))
+    study = tmp_path / source.name
+    head, launch, tail = source.read_text("utf-8").rpartition(f"grid = {grid} }}")  # w2 of whole_tiles
+    study.write_text(f"{head}{launch.replace(str(grid), str(changed))}{tail}", "utf-8")
+    done = forked.run("benchkit.cli", "lock", study)
+    said = f"cell whole_tiles: w2: expected {expected} of at most 528 for NVIDIA H200, found {changed}"
+    assert (done.returncode, said in done.stderr) == ((2, True) if expected else (0, False))
