@@ -91,7 +91,7 @@ def _diagnose(
         odd[[cell for cell, _ in wrong]] = True
         planned = planned[~explained[planned_cells]]
         planned = planned[~(layout.is_warmup(planned) & odd[layout.arm_of(planned)])]
-        keep = ~(view.rows.flags("warmup", segment) & odd[np.maximum(cells, 0)])
+        keep = ~(view.rows.flags("warmup", segment) & (cells >= 0) & odd[cells])
         keys = keys[keep]
     else:
         keep = np.ones(len(keys), dtype=np.bool_)
