@@ -629,6 +629,31 @@ def test_the_end_of_the_work_outside_long_samples() -> None:
     assert found[1] == "process=1 point=batch=4 arm=cand"
 
 
+@pytest.mark.parametrize(
+    ("duration", "wall", "said"),
+    [
+        (2_000_000, 2_000_000, None),
+        (2_000_001, 2_000_000, ("events of at most 12000000 ns of host time", "12000006 ns")),
+        (1_000_000, 2_100_000, None),  # half of what the host waited, but for 100 us a sample
+        (
+            999_999,
+            2_100_000,
+            ("events of at least 6000000 ns (12600000 ns of host time)", "5999994 ns, 47.6 % of host time"),
+        ),
+    ],
+)
+def test_events_beside_the_time_of_the_host(duration: int, wall: int, said: tuple[str, str] | None) -> None:
+    """Of the timed samples of an arm together; what its warm-ups say does not count."""
+
+    def change(rows: Rows) -> None:
+        for row in cells(rows, process=1, point="batch=4", arm="cand"):
+            row["duration_ns"] = 10**9 if row["warmup"] else duration
+            row["host_end_ns"] = row["host_start_ns"] + wall
+
+    found = physics(seen(with_samples(cuda(), change)), R.ESCAPED_WORK)
+    assert found == ([(R.ESCAPED_WORK, "process=1 point=batch=4 arm=cand", *said)] if said else [])
+
+
 def floor(view: View) -> memory.Said:
     """What is said of the candidate at batch=1 in process 0, whose samples take 4 x 393216 bytes at 1.572864 bytes a nanosecond: 1 ms."""
     return physics(with_protocol(view, peak_gb_per_s=1.572864), R.BELOW_FLOOR)
