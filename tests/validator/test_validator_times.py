@@ -86,12 +86,20 @@ def test_a_sample_against_itself(change: dict[str, int]) -> None:
     )
 
 
-@pytest.mark.parametrize(("device", "found"), [("cuda", [R.TIME_DISORDER]), ("fake", [])])
-def test_a_synchronise_takes_time_on_a_device(device: str, found: list[R]) -> None:
-    idle = with_samples(cuda(), lambda rows: rows[8].update(post_sync_ns=0))
+@pytest.mark.parametrize(
+    ("device", "post", "found"),
+    [("cuda", 0, [R.TIME_DISORDER]), ("cuda", 1, []), ("fake", 0, [])],
+)
+def test_a_synchronise_takes_time_on_a_device(device: str, post: int, found: list[R]) -> None:
+    idle = with_samples(cuda(), lambda rows: rows[8].update(post_sync_ns=post))
     on = with_records(idle, lambda r: r.__setitem__(slice(None), [surroundings(x, device=device) for x in r]))
     said = [item[0] for item in times(on) if item[1].startswith("samples.parquet:host_start_ns[8]")]
     assert said == found
+
+
+def test_a_sample_may_end_when_it_starts() -> None:
+    at_once = with_samples(cuda(), lambda rows: rows[8].update(host_end_ns=rows[8]["host_start_ns"]))
+    assert [item for item in times(at_once) if item[0] is R.TIME_DISORDER] == []
 
 
 def test_the_shortest_duration_on_a_host() -> None:
@@ -621,6 +629,23 @@ def test_an_arm_for_which_the_device_is_busy_longer(own: int, bad: bool) -> None
     )
     said = [(R.ESCAPED_WORK, where, expected, f"{own} ns")]
     assert waits(synchronised(own, 10_000, 10_000)) == (said if bad else [])
+
+
+@pytest.mark.parametrize(("own", "bad"), [(72_500, False), (72_501, True)])
+def test_an_arm_for_which_the_device_is_busy_now_and_then(own: int, bad: bool) -> None:
+    """Three times its own scatter, of 10 us, is beyond what is said above."""
+
+    def scattered(rows: Rows) -> None:
+        for at, row in enumerate(cells(rows, process=1, point="batch=4", arm="cand")):
+            row["post_sync_ns"] = own + (10_000 if at % 2 else -10_000)
+
+    assert len(waits(with_samples(synchronised(own, 10_000, 10_000), scattered))) == bad
+
+
+def test_what_is_more_than_a_twentieth_of_a_sample_is_said_once() -> None:
+    bundle = synchronised(2_000_000, 20_000, 20_000, 20_000_000)
+    assert waits(bundle) == []
+    assert len(physics(seen(bundle), R.ESCAPED_WORK)) == 1
 
 
 def test_the_end_of_the_work_outside_long_samples() -> None:
