@@ -19,6 +19,7 @@ FILES = [
             "signatures",
             "statistics",
             "study",
+            "surfaces",
             "times",
             "trials",
         )

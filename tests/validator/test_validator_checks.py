@@ -16,9 +16,11 @@ import pytest
 from memory import Rows, edited, seen, surroundings, with_records, with_rows, without
 
 from validator.checks.integrity import check_integrity
+from validator.checks.order import check_order
 from validator.checks.provenance import check_provenance, satisfies
 from validator.checks.schedule import check_schedule
 from validator.checks.schema import check_schema
+from validator.checks.words import first
 from validator.findings import CouldNotCheckError, Finding, NotApplicable
 from validator.reading.bundle import Bundle, FileFact
 from validator.reading.model import Asset, Require
@@ -659,3 +661,35 @@ def test_the_first_cell_and_the_first_key() -> None:
         text.format(**expected),
         text.format(**got),
     )
+
+
+def test_an_unplanned_warm_up_is_not_explained_by_one_that_is_missing() -> None:
+    """Of the first cell, to which a row of no cell must not be counted."""
+    frame = host().frame("samples")
+    assert frame is not None
+    rows = memory.rows_of(frame)
+    at = next(i for i, row in enumerate(rows) if (row["process"], row["point"], row["arm"]) == (1, "mib=1", "base"))
+    bundle = with_rows(host(), "samples", lambda found: found[at].update(arm="stranger"))
+    warmup, order = schedule(bundle)
+    assert warmup == (R.WARMUP_COUNT, "process=1 point=mib=1 arm=base", "2 warm-up samples", "1")
+    assert (order[0], order[1], order[3]) == (
+        R.ORDER_NOT_AS_PLANNED,
+        f"samples.parquet[{at}] process=1",
+        "a row that was not planned",
+    )
+
+
+@pytest.mark.parametrize("status", ["ok", "interrupted", "failed"])
+def test_nothing_is_said_of_the_order_of_no_rows_before_the_last_attempt(status: str) -> None:
+    def change(records: list[ProcessRecord]) -> None:
+        records.insert(3, replace(records[3], attempt=0, analysed=False, status=status))
+        records[4] = replace(records[4], attempt=1)
+
+    bundle = with_rows(host(), "samples", lambda rows: [r.update(attempt=1) for r in rows if r["process"] == 3])
+    assert list(check_order(seen(with_records(bundle, change)))) == []
+
+
+def test_no_more_than_a_thousand_findings_are_looked_for() -> None:
+    looked = iter([Finding(reason=R.UNSAFE_PATH, where=str(at), expected="", got="") for at in range(1001)])
+    assert [item.where for item in first(looked)] == [str(at) for at in range(1000)]
+    assert next(looked).where == "1000"

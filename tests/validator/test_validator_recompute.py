@@ -269,6 +269,26 @@ def test_arms_that_are_the_same_each_time() -> None:
     assert [detail for _, detail in gates(both)["batch=4"]] == ["cand claims to be deterministic and gave 3 outputs"]
 
 
+def claiming_nothing(protocol: builder.Row) -> None:
+    four_blocks(protocol)
+    for arm in protocol["arm"]:
+        arm.get("correctness", {}).pop("deterministic", None)
+
+
+def test_arms_that_claim_nothing_may_give_any_output() -> None:
+    bundle = memory.built("cuda-event", claiming_nothing)
+
+    def apart(rows: Rows) -> None:
+        for at, row in enumerate(rows):
+            row["output_sha256"] = f"{at:064x}"
+
+    def among_others(rows: Rows) -> None:
+        rows += [row | {"truth": "batch", "output_sha256": builder.sha(str(row["process"]))} for row in rows]
+
+    assert gates(with_rows(bundle, "repeats", apart)) == {"batch=1": [], "batch=4": []}
+    assert gates(with_rows(bundle, "correctness", among_others)) == {"batch=1": [], "batch=4": []}
+
+
 # families
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from validator.checks import signatures
 from validator.findings import Report, Validity
+from validator.reading.bundle import open_bundle
 from validator.reasons import Reason as R
 from validator.validate import validate
 
@@ -206,3 +207,11 @@ def test_a_file_that_holds_no_key(bundle: Path, tmp_path: Path, text: str) -> No
 
 def test_a_file_that_is_not_there(bundle: Path, tmp_path: Path) -> None:
     assert validate(bundle, signed_by=tmp_path / "nothing").validity is Validity.COULD_NOT_CHECK
+
+
+def test_a_signed_file_that_is_taken_away_meanwhile(bundle: Path) -> None:
+    opened = open_bundle(bundle)
+    (bundle / "manifest.json").unlink()
+    (finding,) = signatures.check_signatures(opened, None).findings
+    assert (finding.reason, finding.where) == (R.SIGNATURE_INVALID, NAME)
+    assert finding.expected == "a statement about manifest.json with sha256 None"

@@ -86,12 +86,20 @@ def test_a_sample_against_itself(change: dict[str, int]) -> None:
     )
 
 
-@pytest.mark.parametrize(("device", "found"), [("cuda", [R.TIME_DISORDER]), ("fake", [])])
-def test_a_synchronise_takes_time_on_a_device(device: str, found: list[R]) -> None:
-    idle = with_samples(cuda(), lambda rows: rows[8].update(post_sync_ns=0))
+@pytest.mark.parametrize(
+    ("device", "post", "found"),
+    [("cuda", 0, [R.TIME_DISORDER]), ("cuda", 1, []), ("fake", 0, [])],
+)
+def test_a_synchronise_takes_time_on_a_device(device: str, post: int, found: list[R]) -> None:
+    idle = with_samples(cuda(), lambda rows: rows[8].update(post_sync_ns=post))
     on = with_records(idle, lambda r: r.__setitem__(slice(None), [surroundings(x, device=device) for x in r]))
     said = [item[0] for item in times(on) if item[1].startswith("samples.parquet:host_start_ns[8]")]
     assert said == found
+
+
+def test_a_sample_may_end_when_it_starts() -> None:
+    at_once = with_samples(cuda(), lambda rows: rows[8].update(host_end_ns=rows[8]["host_start_ns"]))
+    assert [item for item in times(at_once) if item[0] is R.TIME_DISORDER] == []
 
 
 def test_the_shortest_duration_on_a_host() -> None:
@@ -623,10 +631,52 @@ def test_an_arm_for_which_the_device_is_busy_longer(own: int, bad: bool) -> None
     assert waits(synchronised(own, 10_000, 10_000)) == (said if bad else [])
 
 
+@pytest.mark.parametrize(("own", "bad"), [(72_500, False), (72_501, True)])
+def test_an_arm_for_which_the_device_is_busy_now_and_then(own: int, bad: bool) -> None:
+    """Three times its own scatter, of 10 us, is beyond what is said above."""
+
+    def scattered(rows: Rows) -> None:
+        for at, row in enumerate(cells(rows, process=1, point="batch=4", arm="cand")):
+            row["post_sync_ns"] = own + (10_000 if at % 2 else -10_000)
+
+    assert len(waits(with_samples(synchronised(own, 10_000, 10_000), scattered))) == bad
+
+
+def test_what_is_more_than_a_twentieth_of_a_sample_is_said_once() -> None:
+    bundle = synchronised(2_000_000, 20_000, 20_000, 20_000_000)
+    assert waits(bundle) == []
+    assert len(physics(seen(bundle), R.ESCAPED_WORK)) == 1
+
+
 def test_the_end_of_the_work_outside_long_samples() -> None:
     """Four percent of a long sample after its stop event: less than 5 %, and far more than behind the other arms."""
     (found,) = physics(seen(synchronised(800_000, 20_000, 20_000, 20_000_000)), R.ESCAPED_WORK)
     assert found[1] == "process=1 point=batch=4 arm=cand"
+
+
+@pytest.mark.parametrize(
+    ("duration", "wall", "said"),
+    [
+        (2_000_000, 2_000_000, None),
+        (2_000_001, 2_000_000, ("events of at most 12000000 ns of host time", "12000006 ns")),
+        (1_000_000, 2_100_000, None),  # half of what the host waited, but for 100 us a sample
+        (
+            999_999,
+            2_100_000,
+            ("events of at least 6000000 ns (12600000 ns of host time)", "5999994 ns, 47.6 % of host time"),
+        ),
+    ],
+)
+def test_events_beside_the_time_of_the_host(duration: int, wall: int, said: tuple[str, str] | None) -> None:
+    """Of the timed samples of an arm together; what its warm-ups say does not count."""
+
+    def change(rows: Rows) -> None:
+        for row in cells(rows, process=1, point="batch=4", arm="cand"):
+            row["duration_ns"] = 10**9 if row["warmup"] else duration
+            row["host_end_ns"] = row["host_start_ns"] + wall
+
+    found = physics(seen(with_samples(cuda(), change)), R.ESCAPED_WORK)
+    assert found == ([(R.ESCAPED_WORK, "process=1 point=batch=4 arm=cand", *said)] if said else [])
 
 
 def floor(view: View) -> memory.Said:

@@ -91,7 +91,7 @@ def _diagnose(
         odd[[cell for cell, _ in wrong]] = True
         planned = planned[~explained[planned_cells]]
         planned = planned[~(layout.is_warmup(planned) & odd[layout.arm_of(planned)])]
-        keep = ~(view.rows.flags("warmup", segment) & odd[np.maximum(cells, 0)])
+        keep = ~(view.rows.flags("warmup", segment) & (cells >= 0) & odd[cells])
         keys = keys[keep]
     else:
         keep = np.ones(len(keys), dtype=np.bool_)
@@ -161,17 +161,15 @@ def _sets(
     kept |= keys < 0
     actual, where_rows = keys[kept], rows[kept]
     expected = planned[np.isin(planned, distinct)]
-    same = min(len(actual), len(expected))
-    differing = np.flatnonzero(actual[:same] != expected[:same])
-    if not len(differing) and len(actual) == len(expected):
+    same = len(expected)  # each of these is among the actual ones
+    differing = np.flatnonzero(actual[:same] != expected)
+    if not len(differing) and len(actual) == same:
         return
     at = int(differing[0]) if len(differing) else same
-    wanted = name(int(expected[at])) if at < len(expected) else "no further row"
-    got = "no further row"
-    if at < len(actual):
-        got = name(int(actual[at])) if actual[at] >= 0 else "a row that was not planned"
-    row = int(where_rows[at]) if at < len(where_rows) else len(rows)
-    yield finding(Reason.ORDER_NOT_AS_PLANNED, f"samples.parquet[{row}] {record.name}", wanted, got)
+    wanted = name(int(expected[at])) if at < same else "no further row"
+    got = name(int(actual[at])) if actual[at] >= 0 else "a row that was not planned"
+    where = f"samples.parquet[{where_rows[at]}] {record.name}"
+    yield finding(Reason.ORDER_NOT_AS_PLANNED, where, wanted, got)
 
 
 def _seq(view: View, record: ProcessRecord, segment: Segment) -> Iterator[Finding]:
