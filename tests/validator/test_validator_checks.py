@@ -679,6 +679,14 @@ def test_an_unplanned_warm_up_is_not_explained_by_one_that_is_missing() -> None:
     )
 
 
+def test_a_row_that_was_not_planned_after_all_others() -> None:
+    frame = host().frame("samples")
+    assert frame is not None
+    bundle = with_rows(host(), "samples", lambda rows: rows.append(rows[-1] | {"arm": "stranger", "seq": frame.rows}))
+    where = f"samples.parquet[{frame.rows}] process=4"
+    assert (R.ORDER_NOT_AS_PLANNED, where, "no further row", "a row that was not planned") in schedule(bundle)
+
+
 @pytest.mark.parametrize("status", ["ok", "interrupted", "failed"])
 def test_nothing_is_said_of_the_order_of_no_rows_before_the_last_attempt(status: str) -> None:
     def change(records: list[ProcessRecord]) -> None:

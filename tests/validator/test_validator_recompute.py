@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import builder
@@ -16,6 +17,7 @@ from validator.findings import Comparison, Equivalence, Gate, Numbers, Verdict
 from validator.reading.bundle import Bundle
 from validator.reading.model import Statistics
 from validator.reading.processes import ProcessRecord
+from validator.reading.protocol import read_protocol
 from validator.reading.rows import View
 from validator.reading.study import Sizes, Tile
 from validator.recompute import gates as gates_module
@@ -570,6 +572,22 @@ def test_repacking_is_that_of_the_analysed_attempts() -> None:
     (found,) = beside(with_records(cuda(), change)).repacking
     assert (found.arm, found.processes, found.median_ns, found.least_ns) == ("cand", 5, 300.0, 100)
     assert (found.most_ns, found.bytes) == (500, 68)
+
+
+def test_arrays_may_have_an_axis_that_is_called_batch(tmp_path: Path) -> None:
+    draft = builder.draft(clock="host")
+    draft.protocol["operating_points"]["batch"] = ["a", "b"]
+    read = read_protocol((draft.seal(tmp_path / "b") / "protocol.toml").read_bytes())
+    assert read.problems == ()
+    assert read.protocol is not None
+    points = read.protocol.points
+    assert [read.protocol.tokens(point) for point in points] == [0] * 4
+
+    def named(view: View) -> View:
+        own = [replace(point, values=(("batch", "a"), *point.values)) for point in view.protocol.points]
+        return replace(view, protocol=replace(view.protocol, points=tuple(own)))
+
+    assert beside(host(), named) == beside(host())
 
 
 def test_scratch_by_token_needs_tokens() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from validator.reading.study import Sizes
-from validator.recompute.layer import Expert
+from validator.reading.study_assets import Plans
+from validator.recompute.layer import Expert, derive_layer
 from validator.recompute.surfaces import apart, strangers, summed
 
 STEP = 2.0**-24
@@ -51,6 +52,13 @@ def test_slots_are_added_in_their_order(slots: tuple[float, ...], total: float) 
 )
 def test_float16_numbers_from_one_to_another(one: float, other: float, steps: int) -> None:
     assert apart(halves(one), halves(other)).tolist() == apart(halves(other), halves(one)).tolist() == [[steps]]
+
+
+def test_weights_of_the_experts_that_are_used() -> None:
+    sizes = Sizes(experts=3, hidden=8, intermediate=8, group=8, block=8, tokens=2, top_k=2, weight_seed=1, input_seed=2)
+    plans = Plans(experts=3, block=8, ids=(0, -1, 2, 0), weights=(1.0,) * 4, orders=())
+    layer = derive_layer(sizes, plans)
+    assert {gemm: sorted(of) for gemm, of in layer.weights.items()} == {"w13": [0, 2], "w2": [0, 2]}
 
 
 def strange(found: float, row: float, scale: float, *, number: int, zero: int) -> bool:

@@ -182,6 +182,10 @@ class Protocol:
             item.claim != "descriptive" and {item.candidate, item.baseline} <= names for item in self.comparisons
         )
 
+    def tokens(self, point: Point) -> int:
+        """Give the number of tokens at a point; 0 for arrays, whose axis ``batch`` may hold anything."""
+        return int(point.value("batch") or 0) if self.fixture.kind == "moe" else 0
+
     def tolerance_of(self, arm: Arm) -> Tolerance:
         """Give the tolerance that an arm is held to; a control is held to that of its arm."""
         if arm.tolerance is not None:

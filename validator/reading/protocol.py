@@ -369,7 +369,7 @@ def _cross_checks(protocol: Protocol, problems: list[str]) -> None:
 def _refuse_giants(protocol: Protocol) -> None:
     """Refuse a plan that no run can have carried out, before it is derived."""
     arms = protocol.process_pairs * len(protocol.points) * len(protocol.arms)
-    tokens = sum(int(point.value("batch") or 0) for point in protocol.points)
+    tokens = sum(map(protocol.tokens, protocol.points))
     sizes = (
         ("places in the order", arms * (protocol.blocks + 1), PLANNED),
         ("rows", arms * (protocol.warmup_samples + protocol.blocks * protocol.samples_per_block), ROWS),

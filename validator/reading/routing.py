@@ -57,7 +57,7 @@ def derive_routes(protocol: Protocol, point: Point) -> Routes | None:
     law = law_at(protocol, point)
     if fixture.kind != "moe" or law == "recorded":
         return None
-    tokens = int(point.value("batch") or 0)
+    tokens = protocol.tokens(point)
     exponent = None if law == "uniform" else float(law.removeprefix("zipf-"))
     experts = np.empty((tokens, fixture.top_k), dtype=np.int64)
     weights = np.empty((tokens, fixture.top_k), dtype=np.float32)
@@ -83,7 +83,7 @@ def bytes_at(protocol: Protocol, point: Point, distinct_experts: int) -> Bytes:
         size = int(point.value("mib") or 0) * 2**20 * (2 if fixture.counted == "read+write" else 1)
         return Bytes(unique=size, issued=size)
     expert = 3 * fixture.hidden * fixture.intermediate * _BYTES_PER_WEIGHT[fixture.weight_format]
-    routes = int(point.value("batch") or 0) * fixture.top_k
+    routes = protocol.tokens(point) * fixture.top_k
     return Bytes(unique=int(distinct_experts * expert), issued=int(routes * expert))
 
 

@@ -27,7 +27,7 @@ def invariance(view: View) -> dict[tuple[str, str], Invariance]:
         if frame.text("truth", row) == TRUTH and frame.process(row) in analysed:
             rows.setdefault((frame.text("arm", row), frame.text("point", row)), []).append(row)
     groups: dict[tuple[tuple[str, int | str], ...], list[str]] = {}
-    for point in sorted(view.protocol.points, key=lambda each: int(each.value("batch") or 0)):
+    for point in sorted(view.protocol.points, key=view.protocol.tokens):
         groups.setdefault(point.other_values("batch"), []).append(point.id)
     batches = {point.id: str(point.value("batch")) for point in view.protocol.points}
     found: dict[tuple[str, str], Invariance] = {}

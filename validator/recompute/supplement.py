@@ -159,7 +159,7 @@ def _launches(view: View, arms: tuple[ArmSummary, ...]) -> Iterator[Launches]:
         if frame.process(row) in analysed:
             cell = names.setdefault((frame.text("point", row), frame.text("arm", row)), {})
             cell.setdefault(frame.process(row), []).append(frame.text("name", row))
-    tokens = {point.id: int(point.value("batch") or 0) for point in view.protocol.points}
+    tokens = {point.id: view.protocol.tokens(point) for point in view.protocol.points}
     for arm in arms:
         processes = names.get((arm.operating_point, arm.arm))
         if processes:
