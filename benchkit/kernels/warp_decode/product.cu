@@ -4,8 +4,8 @@
 //
 // The warps of a CTA share the reduction: each has blocks of 256 columns, whose inputs stay in registers over the tiles of an entry.
 // After PRODUCT_FLUSH tiles the warps' sums meet in shared memory, are added in the order of the warps, and become h or rows.
-// An expert with several entries is walked PRODUCT_CHUNK tiles at a time with all of its entries, so that the weights come from L2 the
-// second time: device memory is read once however many tokens an expert has.
+// An expert with several entries is walked PRODUCT_CHUNK tiles at a time with all of its entries, and all but the last of them leave the
+// weights in L2: device memory is read once however many tokens an expert has. All CTAs walk at once, so that few tiles are left at a time.
 // When a warp of gate/up has asked for its last weights it asks L2 for its share of down's first ones, PRODUCT_AHEAD KiB a CTA: between
 // the kernels device memory would idle.
 //
@@ -20,7 +20,10 @@ constexpr int PRODUCT_THREADS = PRODUCT_WARPS * LANES;
 constexpr int PRODUCT_STAGE_BYTES = Format::STAGE_BYTES * PRODUCT_TILES;
 constexpr int PRODUCT_RING_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * PRODUCT_STAGE_BYTES;
 constexpr int PRODUCT_SUMS = PRODUCT_FLUSH * PRODUCT_GROUPS * LANES;  // float4 of a warp between two flushes
-constexpr int PRODUCT_CHUNK = 16;  // a multiple of PRODUCT_FLUSH
+#ifndef PRODUCT_WALK
+#define PRODUCT_WALK 4
+#endif
+constexpr int PRODUCT_CHUNK = PRODUCT_FLUSH > PRODUCT_WALK ? PRODUCT_FLUSH : PRODUCT_WALK;  // a multiple of PRODUCT_FLUSH
 constexpr int PRODUCT_BAR_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * 8;
 
 struct Segment { int entry, tile, end; };  // row tiles [tile, end) of an entry: what one flush holds
@@ -85,8 +88,10 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
     int ahead = first, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;
     Segment next{};
     if (first < last) next = segment_at(lists.entries, first, last), ahead_tile = next.tile;
+    const u64 once = ring.policy, again = evict_normal();
     auto issue = [&]() {
         const int tiles = stage_tiles(ahead_tile, next.end);
+        ring.policy = lists.entries[next.entry].index + 1 < lists.entries[next.entry].siblings ? again : once;
         Format::issue<PRODUCT_UP>(ring, weights, lists.entries[next.entry].expert, ahead_tile, ahead_pass * PRODUCT_WARPS + warp, ahead_part, tiles, lane);
         if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
         ahead_part = 0;
