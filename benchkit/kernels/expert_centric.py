@@ -25,7 +25,7 @@ from benchkit.kernels.reference import moe_truth
 from benchkit.kernels.warp_decode.layer import refusal
 from benchkit.units import FloatArray
 
-MAX_ROUTES = 2048
+MAX_ROUTES = 4096
 _ALIGN_PART = 8  # routes and blocks of a program that sorts
 _THREADS_OF_SORT = 256
 _SORT_WARPS = 8

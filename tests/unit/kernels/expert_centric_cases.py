@@ -219,7 +219,7 @@ def without_tokens():
         (layer, {"down_tile_k": 64}, "down_tile_k = 64 needs a multiple of it as weight columns, found 32"),
         (lambda: layer(hidden=68), {}, "bf16 needs hidden to be a multiple of 8, found 68"),
         (layer, {"launch_pdl": True}, "launch_pdl needs compute capability 9.0, found an interpreter"),
-        (lambda: layer(batch=1025), {}, "needs at most 2048 routes (this is a decode path), found 2050"),
+        (lambda: layer(batch=2049), {}, "needs at most 4096 routes (this is a decode path), found 4098"),
     ],
 )
 def test_refusals(kernel, make, params, reason):
