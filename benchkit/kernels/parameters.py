@@ -150,6 +150,7 @@ DECODE: Mapping[
     **{f"up_{name}": _among(_DECODE_VALUES[name]) for name in _UP},
     **{f"down_{name}": _among(_DECODE_VALUES[name]) for name in _DOWN},
     "up_ahead": _among(_DECODE_VALUES["ahead"], required=False),
+    "up_walk": _among(_DECODE_VALUES["walk"], required=False),
     "down_walk": _among(_DECODE_VALUES["walk"], required=False),
     "chains": _among(_DECODE_VALUES["chains"], required=False),
     "launch_pdl": _FLAG,

@@ -112,6 +112,8 @@ class ProductTiles:
         CTAs that an SM gets: the grid, and through shared memory the most that fit.
     ahead:
         KiB of down's first weights that a CTA of gate/up asks L2 for at its end.
+    walk:
+        1: the token groups of an expert pass over its weights side by side, on several CTAs; for experts with many tokens.
     """
 
     groups: int
@@ -121,6 +123,7 @@ class ProductTiles:
     registers: int
     ctas_per_sm: int
     ahead: int = 0
+    walk: int = 0
 
     @property
     def entry_tokens(self) -> int:
@@ -180,6 +183,7 @@ class DownTiles:
             flush=self.row_tiles,
             registers=self.registers,
             ctas_per_sm=self.ctas_per_sm,
+            walk=1,
         )
 
 
@@ -212,9 +216,9 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``up_ahead``, ``down_walk``, ``chains`` and ``launch_pdl`` may be
+    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``up_ahead``, ``up_walk``, ``down_walk``, ``chains`` and ``launch_pdl`` may be
     absent."""
-    given = {"up_ahead": 0, "down_walk": 0, "chains": 1, "launch_pdl": True, **params}
+    given = {"up_ahead": 0, "up_walk": 0, "down_walk": 0, "chains": 1, "launch_pdl": True, **params}
     up = ProductTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(ProductTiles)})
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
     if up.flush % up.tiles:
@@ -352,7 +356,7 @@ def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
     """The routing lists that both kernels have in a CTA (frame.cu, Lists::bytes)."""
     pairs = tokens * shape.top_k
     entries = min(pairs, min(pairs, shape.experts) + pairs // entry_tokens)
-    return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 4
+    return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 8
 
 
 def scratch_elements(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:

@@ -46,7 +46,7 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     lists.build_entries(thread);  // ids, routing weights and expert weights are not written by kernel 1
 
     constexpr int STEP = DOWN_WARPS * DOWN_CLUSTER;
-    const int tasks = *lists.length * TASKS_OF_ENTRY, own = warp * DOWN_CLUSTER + rank;
+    const int tasks = lists.length[0] * TASKS_OF_ENTRY, own = warp * DOWN_CLUSTER + rank;
     const bool producer = lane < Format::PRODUCERS;
     int ahead = own, ahead_block = 0, ahead_tile = 0, ahead_part = 0;
     auto issue = [&]() {

@@ -72,7 +72,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     u16* places;      // of slot k of token b at [b * TOP_K + k]: its pair, or SKIPPED (PLACES)
     u16* tokens;      // of a pair; with SLOTS its first slot, token * TOP_K + k
     u16* offsets;     // of an expert: its first pair
-    int* length;      // number of entries
+    int* length;      // number of entries, and of those that share their expert with others, which come first
     u32* mask;        // [32 tokens][expert], only while the lists are built: may lie over memory that is used later
     const int* ids;
     const float* routing;
@@ -87,7 +87,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     // Bytes from `at` on; configuration.py (list_bytes) computes the same.
     static __device__ __forceinline__ int bytes(int pairs) {
         const int more = KIND == WEIGHTS ? 4 * pairs : KIND == PLACES ? even(pairs) * 2 : 0;
-        return entry_capacity(pairs) * 8 + more + even(pairs) * 2 + even(EXPERTS) * 2 + 4;
+        return entry_capacity(pairs) * 8 + more + even(pairs) * 2 + even(EXPERTS) * 2 + 8;
     }
     __device__ __forceinline__ Lists(u8* at, u8* over, const int* ids_, const float* routing_, int tokens_)
         : mask((u32*)over), ids(ids_), routing(routing_), token_count(tokens_), pairs(tokens_ * TOP_K) {
@@ -167,28 +167,30 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
             }
             if (counts) keep(thread, token, first + __popc(tokens_here & before));
             if (leaders >> thread & 1) entries[__popc(leaders & before)] = Entry{(u16)id, (u16)first, (u16)__popc(tokens_here), 0, 1};
-            if (thread == 0) *length = __popc(leaders);
+            if (thread == 0) length[0] = __popc(leaders), length[1] = 0;
         }
         __syncthreads();
     }
-    // By one warp: counts -> offsets and entries. A lane has EXPERTS / 32 consecutive experts.
+    // By one warp: counts -> offsets and entries, those first that share their expert. A lane has EXPERTS / 32 consecutive experts.
     __device__ __forceinline__ void scan(int lane) {
         constexpr int OWN = (EXPERTS + LANES - 1) / LANES;
-        int pairs_here = 0, entries_here = 0;
+        int pairs_here = 0, alone_here = 0, shared_here = 0;
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
-            const int e = lane * OWN + i, count = e < EXPERTS ? offsets[e] : 0;
+            const int e = lane * OWN + i, count = e < EXPERTS ? offsets[e] : 0, siblings = (count + PAIRS_OF_ENTRY - 1) / PAIRS_OF_ENTRY;
             pairs_here += count;
-            entries_here += (count + PAIRS_OF_ENTRY - 1) / PAIRS_OF_ENTRY;
+            alone_here += siblings == 1;
+            shared_here += siblings > 1 ? siblings : 0;
         }
-        u32 sums = (u32)pairs_here | (u32)entries_here << 16;
+        u32 pairs_to = pairs_here, entries_to = (u32)alone_here | (u32)shared_here << 16;  // up to and with this lane
 #pragma unroll
         for (int d = 1; d < LANES; d *= 2) {
-            const u32 other = __shfl_up_sync(ALL, sums, d);
-            if (lane >= d) sums += other;
+            const u32 pairs_before = __shfl_up_sync(ALL, pairs_to, d), entries_before = __shfl_up_sync(ALL, entries_to, d);
+            if (lane >= d) pairs_to += pairs_before, entries_to += entries_before;
         }
-        if (lane == LANES - 1) *length = (int)(sums >> 16);
-        int first = (int)(sums & 0xffff) - pairs_here, at = (int)(sums >> 16) - entries_here;
+        const u32 all = __shfl_sync(ALL, entries_to, LANES - 1);
+        if (lane == 0) length[0] = (int)((all & 0xffff) + (all >> 16)), length[1] = (int)(all >> 16);
+        int first = (int)pairs_to - pairs_here, shared = (int)(entries_to >> 16) - shared_here, alone = (int)(all >> 16) + (int)(entries_to & 0xffff) - alone_here;
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             const int e = lane * OWN + i, count = e < EXPERTS ? offsets[e] : 0;
@@ -196,7 +198,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
             const int siblings = (count + PAIRS_OF_ENTRY - 1) / PAIRS_OF_ENTRY;
             for (int k = 0; k < siblings; k++) {
                 const int here = min(PAIRS_OF_ENTRY, count - k * PAIRS_OF_ENTRY);
-                entries[at++] = Entry{(u16)e, (u16)(first + k * PAIRS_OF_ENTRY), (u16)here, (u8)k, (u8)siblings};
+                entries[siblings > 1 ? shared++ : alone++] = Entry{(u16)e, (u16)(first + k * PAIRS_OF_ENTRY), (u16)here, (u8)k, (u8)siblings};
             }
             first += count;
         }

@@ -20,32 +20,64 @@ constexpr int PRODUCT_THREADS = PRODUCT_WARPS * LANES;
 constexpr int PRODUCT_STAGE_BYTES = Format::STAGE_BYTES * PRODUCT_TILES;
 constexpr int PRODUCT_RING_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * PRODUCT_STAGE_BYTES;
 constexpr int PRODUCT_SUMS = PRODUCT_FLUSH * PRODUCT_GROUPS * LANES;  // float4 of a warp between two flushes
-#ifndef PRODUCT_WALK
-#define PRODUCT_WALK 4
-#endif
-constexpr int PRODUCT_CHUNK = PRODUCT_FLUSH > PRODUCT_WALK ? PRODUCT_FLUSH : PRODUCT_WALK;  // a multiple of PRODUCT_FLUSH
 constexpr int PRODUCT_BAR_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * 8;
 
 struct Segment { int entry, tile, end; };  // row tiles [tile, end) of an entry: what one flush holds
 
-// The segment that begins at `item` of the list; the range of the CTA ends at `last`.
-static __device__ __forceinline__ Segment segment_at(const Entry* entries, int item, int last) {
-    Segment s;
-    s.entry = item / PRODUCT_M_TILES;
-    s.tile = item - s.entry * PRODUCT_M_TILES;
-    const Entry e = entries[s.entry];
-    if (e.siblings == 1) {
-        s.end = s.tile + PRODUCT_FLUSH - s.tile % PRODUCT_TILES;
-    } else {
-        const int first = s.entry - e.index, rest = item - first * PRODUCT_M_TILES, chunk = rest / (e.siblings * PRODUCT_CHUNK);
-        const int begin = chunk * PRODUCT_CHUNK, width = min(PRODUCT_CHUNK, PRODUCT_M_TILES - begin), within = rest - begin * e.siblings;
-        s.entry = first + within / width;
-        s.tile = begin + within % width;
-        s.end = min(s.tile + PRODUCT_FLUSH - s.tile % PRODUCT_TILES, begin + width);
-    }
-    s.end = min(min(s.end, PRODUCT_M_TILES), s.tile + last - item);
-    return s;
+static __device__ __forceinline__ Segment segment(int entry, int tile, int tiles) {
+    return {entry, tile, tile + min(tiles, PRODUCT_FLUSH - tile % PRODUCT_TILES)};
 }
+
+// What a CTA walks, from place `begin` to place `end`, and the segment at a place of it.
+#if !PRODUCT_WALK
+// A range of the tiles of all entries; ranges of unequal length stand in turn.
+struct Walk {
+    int begin, end;
+
+    __device__ __forceinline__ Walk(int entries, int) {
+        const int tiles = entries * PRODUCT_M_TILES, grid = gridDim.x, share = tiles / grid, rest = tiles % grid, cta = blockIdx.x;
+        begin = cta * share + cta * rest / grid, end = (cta + 1) * share + (cta + 1) * rest / grid;  // tiles * cta / grid
+    }
+    __device__ __forceinline__ Segment at(const Entry*, int place) const {
+        const int entry = place / PRODUCT_M_TILES, tile = place - entry * PRODUCT_M_TILES;
+        return segment(entry, tile, min(end - place, PRODUCT_M_TILES - tile));
+    }
+};
+#else
+// Blocks of the entries that share their expert with others, evenly spread over a range of the tiles of the other entries.
+// The blocks are dealt to the CTAs in turn, siblings side by side, so that these come to the same weights at nearly the same time. Each CTA
+// comes to its first block a little later than the one before, so that at any time only some read what is in L2 already.
+constexpr int WALK_TILES = PRODUCT_M_TILES % 8 ? 4 : 8, WALK_BLOCKS = PRODUCT_M_TILES / WALK_TILES;  // of a block; of an entry
+struct Walk {
+    int shared, blocks;  // entries that share their expert; blocks of this CTA
+    int first;           // of the range
+    static constexpr int begin = 0;
+    int end;
+    int gap, lead;       // tiles of the range between two blocks, and before the first one
+
+    __device__ __forceinline__ Walk(int entries, int shared_) : shared(shared_) {
+        const int grid = gridDim.x, cta = blockIdx.x, all = shared * WALK_BLOCKS, rounds = all / grid, last = all - rounds * grid;
+        const int open = entries * PRODUCT_M_TILES - rounds * grid * WALK_TILES, share = open / grid, rest = open - share * grid;
+        const auto start = [&](int c) { return max(0, c * share + c * rest / grid - min(c, last) * WALK_TILES); };  // a block more, less of the range
+        blocks = rounds + (cta < last);
+        first = start(cta);
+        const int range = start(cta + 1) - first;
+        end = range + blocks * WALK_TILES;
+        gap = blocks ? range / blocks : 0, lead = blocks ? gap * cta / grid : range;
+    }
+    __device__ __forceinline__ Segment at(const Entry* entries, int place) const {
+        const int period = gap + WALK_TILES, behind = place - lead, block = behind < 0 ? -1 : behind / period, within = behind - block * period;
+        if (block >= 0 && block < blocks && within < WALK_TILES) {
+            const int mine = (int)blockIdx.x + block * (int)gridDim.x, any = mine / WALK_BLOCKS, eldest = any - entries[any].index;
+            const int of_expert = mine - eldest * WALK_BLOCKS, row = of_expert / entries[any].siblings;
+            return segment(eldest + of_expert - row * entries[any].siblings, row * WALK_TILES + within, WALK_TILES - within);
+        }
+        const int done = min(block + 1, blocks), item = first + place - done * WALK_TILES, entry = item / PRODUCT_M_TILES, tile = item - entry * PRODUCT_M_TILES;
+        return segment(shared + entry, tile, min((done < blocks ? lead + done * period : end) - place, PRODUCT_M_TILES - tile));
+    }
+};
+#endif
+
 // Tiles of the stage that begins at `tile`.
 static __device__ __forceinline__ int stage_tiles(int tile, int end) {
     return PRODUCT_TILES == 1 ? 1 : min(PRODUCT_TILES - tile % PRODUCT_TILES, end - tile);
@@ -81,17 +113,14 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
         for (int at = blockIdx.x * PRODUCT_THREADS + thread; at < tokens * (HIDDEN / 64); at += gridDim.x * PRODUCT_THREADS) prefetch(inputs + (i64)at * 64);
     lists.build_entries(thread);
 
-    const int items = *lists.length * PRODUCT_M_TILES, grid = gridDim.x, share = items / grid, rest = items % grid, cta = blockIdx.x;
-    const int first = cta * share + cta * rest / grid, last = (cta + 1) * share + (cta + 1) * rest / grid;  // items * cta / grid
+    const Walk walk(lists.length[0], lists.length[1]);
     // The producer is ahead of the readers and walks the same way: segments, passes, stages of tiles, parts of a stage.
     const bool producer = lane < Format::PRODUCERS;
-    int ahead = first, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;
+    int ahead = walk.begin, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;
     Segment next{};
-    if (first < last) next = segment_at(lists.entries, first, last), ahead_tile = next.tile;
-    const u64 once = ring.policy, again = evict_normal();
+    if (ahead < walk.end) next = walk.at(lists.entries, ahead), ahead_tile = next.tile;
     auto issue = [&]() {
         const int tiles = stage_tiles(ahead_tile, next.end);
-        ring.policy = lists.entries[next.entry].index + 1 < lists.entries[next.entry].siblings ? again : once;
         Format::issue<PRODUCT_UP>(ring, weights, lists.entries[next.entry].expert, ahead_tile, ahead_pass * PRODUCT_WARPS + warp, ahead_part, tiles, lane);
         if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
         ahead_part = 0;
@@ -101,19 +130,19 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
         if (PRODUCT_PASSES > 1 && ++ahead_pass * PRODUCT_WARPS + warp < PRODUCT_BLOCKS) return;
         ahead_pass = 0;
         ahead += next.end - next.tile;
-        if (ahead < last) next = segment_at(lists.entries, ahead, last), ahead_tile = next.tile;
-        else if (PRODUCT_AHEAD && lane == 0) prefetch_down(w2, lists.entries, *lists.length, cta * PRODUCT_WARPS + warp);
+        if (ahead < walk.end) next = walk.at(lists.entries, ahead), ahead_tile = next.tile;
+        else if (PRODUCT_AHEAD && lane == 0) prefetch_down(w2, lists.entries, lists.length[0], blockIdx.x * PRODUCT_WARPS + warp);
     };
 #pragma unroll 1  // ptxas 13.0.88 unrolls such loops wrongly
-    for (int i = 0; i < PRODUCT_STAGES && producer && ahead < last; i++) issue();
+    for (int i = 0; i < PRODUCT_STAGES && producer && ahead < walk.end; i++) issue();
     lists.build_pairs(thread);
     if (!PRODUCT_UP) wait_for_predecessor();  // h, and the right to write rows; ids and weights are not written by kernel 1
 
     u32 x[PRODUCT_GROUPS][WORDS];
     float input_sums[PRODUCT_GROUPS][2][2] = {};
     int held = -1, buffer = 0;  // the entry whose inputs are in registers
-    for (int item = first; item < last;) {
-        const Segment s = segment_at(lists.entries, item, last);
+    for (int place = walk.begin; place < walk.end;) {
+        const Segment s = walk.at(lists.entries, place);
         const int count = lists.entries[s.entry].count, pair = lists.entries[s.entry].first;
         float4* mine = sums + (buffer * PRODUCT_WARPS + warp) * PRODUCT_SUMS + lane;
 #pragma unroll 1
@@ -137,7 +166,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
                     for (int k = 0; k < PRODUCT_TILES; k++)
                         if (k < tiles) multiply<PRODUCT_GROUPS, Format>(stage + k * Format::TILE_BYTES, part, lane, limit, count, x, input_sums, sum[k]);
                     __syncwarp();
-                    if (producer && ahead < last) issue();
+                    if (producer && ahead < walk.end) issue();
                     ring.read_one();
                 }
 #pragma unroll
@@ -177,7 +206,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
 #endif
         }
         buffer ^= 1;
-        item += s.end - s.tile;
+        place += s.end - s.tile;
     }
 }
 

@@ -64,15 +64,10 @@ static __device__ __forceinline__ bool phase_ended(u32 barrier, u32 parity) {
                  : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
     return done;
 }
-// What is read once, or for the last time, makes room in L2 first; what is read again soon does not.
+// What is read once makes room in L2 first.
 static __device__ __forceinline__ u64 evict_first() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-static __device__ __forceinline__ u64 evict_normal() {
-    u64 policy;
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 // 16-byte addresses and sizes.

@@ -131,7 +131,12 @@ def candidates(layout: str, tokens: int, busiest: int) -> tuple[Tiles, ...]:
     groups = [count for count in (1, 2, 4) if busiest > count // 2 * GROUP]
     if tokens > _MANY:
         groups = groups[-2:]  # with fewer than half of what an expert has, weights are streamed again and again
-    ups = [each for each in _UPS[layout] if each[0].groups in groups]
+    ups = [
+        (replace(each, walk=walk), chains)
+        for each, chains in _UPS[layout]
+        if each.groups in groups
+        for walk in ((0, 1) if busiest > each.entry_tokens else (0,))
+    ]
     if tokens <= _MANY:
         ups += [(replace(ups[0][0], ahead=ahead), ups[0][1]) for ahead in _AHEAD]
     if tokens <= _FEW:

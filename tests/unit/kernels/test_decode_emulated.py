@@ -228,7 +228,7 @@ BUGS = {
     ),
     "h is read too soon": Bug("wait_for_predecessor();  // h, and the right to write y", "", WRONG),
     "lists are read too soon": Bug(
-        f"scan(thread);\n{SYNC}", "scan(thread);\n", "a load of 16 bytes outside of all buffers"
+        f"scan(thread);\n{SYNC}", "scan(thread);\n", "a load of "
     ),
     "lists are written too soon": Bug(
         f"1u << token % 32);\n        }});\n{SYNC}", "1u << token % 32);\n        });\n", WRONG

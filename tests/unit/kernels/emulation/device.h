@@ -51,7 +51,6 @@ void arrive_expecting(u32 barrier, u32 bytes);
 bool phase_ended(u32 barrier, u32 parity);
 void bulk_copy(u32 to, const u8* from, u32 bytes, u32 barrier, u64 policy);
 inline u64 evict_first() { return 0; }
-inline u64 evict_normal() { return 1; }
 const void* global_read(const void* at, int bytes);  // checked: inside a buffer
 inline uint4 load16(const void* at) { return *(const uint4*)global_read(at, 16); }
 inline int load_int(const int* at) { return *(const int*)global_read(at, 4); }
