@@ -49,17 +49,23 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     const int tasks = lists.length[0] * TASKS_OF_ENTRY, own = warp * DOWN_CLUSTER + rank;
     const bool producer = lane < Format::PRODUCERS;
     int ahead = own, ahead_block = 0, ahead_tile = 0, ahead_part = 0;
-    auto issue = [&]() {
+    const u8* source = w2;
+    const auto turn = [&]() {  // to the next task, or to the next block of its columns
         const int entry = ahead / TASKS_OF_ENTRY, block = ahead - entry * TASKS_OF_ENTRY + ahead_block;
-        Format::issue<false>(ring, w2, lists.entries[entry].expert, row_block * DOWN_ROW_TILES + ahead_tile, block, ahead_part, DOWN_TILES, lane);
+        source = Format::at<false>(w2, lists.entries[entry].expert, row_block * DOWN_ROW_TILES, block, lane);
+    };
+    if (ahead < tasks) turn();
+    const auto issue = [&]() {
+        Format::issue<false>(ring, source, ahead_tile, ahead % TASKS_OF_ENTRY + ahead_block, ahead_part, DOWN_TILES, lane);
         if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
         ahead_part = 0;
         ahead_tile += DOWN_TILES;
         if (ahead_tile < DOWN_ROW_TILES) return;
         ahead_tile = 0;
-        if (TASK_BLOCKS > 1 && ++ahead_block < TASK_BLOCKS) return;
+        if (TASK_BLOCKS > 1 && ++ahead_block < TASK_BLOCKS) return turn();
         ahead_block = 0;
         ahead += STEP;
+        if (ahead < tasks) turn();
     };
 #pragma unroll 1  // ptxas 13.0.88 unrolls this wrongly with 3 stages and 2 parts: the step is added twice
     for (int i = 0; i < DOWN_STAGES && producer && ahead < tasks; i++) issue();

@@ -1,9 +1,9 @@
 // AWQ: 4-bit weights (q - z) * s with an fp16 scale and a 4-bit zero point per 128 columns; products in fp16, sums in fp32.
 //
-// A tile is 2048 bytes of weights, 64 of scales [row % 8][group][row / 8], 16 of zero points [row % 8][group] (row g in the low nibble)
-// and 48 of padding: 2176 bytes, so that stages stay 128-byte aligned. Two row tiles stand side by side in storage.
-// A word is the 8 weights of one lane and mma, placed so that an AND and an OR make fp16 of them: 256 + q in rows g, 16 + q in rows
-// g + 8; no weight is rounded. The sums start at -(256 + z) or -(16 + z) times the sum of the inputs, which mma with ones yield.
+// A tile is 2048 bytes of weights, 64 of scales [row % 8][group][row / 8] and 64 of zero points in the same order: 2176 bytes. Two row
+// tiles stand side by side in storage. A word is the 8 weights of one lane and mma, placed so that an AND and an OR make fp16 of them:
+// 256 + q in rows g, 16 + q in rows g + 8; no weight is rounded. Zero points are stored as -(256 + z) and -(16 + z): the sums start at
+// these times the sum of the inputs, which mma with ones yield.
 struct Format {
     static constexpr int PARTS = 1, WEIGHT_BYTES = TILE_ROWS * TILE_K / 2, SCALES = WEIGHT_BYTES, ZEROS = SCALES + 64;
     static constexpr int TILE_BYTES = WEIGHT_BYTES + 128, STAGE_BYTES = TILE_BYTES;
@@ -11,17 +11,20 @@ struct Format {
     static constexpr int DOWN_BYTES = DOWN_M_TILES * DOWN_BLOCKS * TILE_BYTES;  // of an expert
     static constexpr bool NEEDS_SUMS = true;
     static constexpr u32 ONES = 0x3c003c00u;
-    struct Scales { uint2 scales; u32 zeros; };
+    struct Scales { uint2 scales, zeros; };  // of a group: rows g and g + 8
 
     static __device__ __forceinline__ u32 input(u32 x) { return X_BF16 ? bf16x2_to_fp16x2(x) : x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_fp16(v); }
 
-    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int, int tiles, int) {
+    template <bool UP> static __device__ __forceinline__ const u8* at(const u8* weights, int expert, int tile, int block, int) {
         constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
-        const i64 at = (((i64)expert * (TILES / PAIRED) + tile / PAIRED) * BLOCKS + block) * PAIRED + tile % PAIRED;
+        return weights + ((((i64)expert * (TILES / PAIRED) + tile / PAIRED) * BLOCKS + block) * PAIRED + tile % PAIRED) * TILE_BYTES;
+    }
+    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int tile, int, int, int tiles, int) {
         ring.expect(tiles * TILE_BYTES);
-        ring.copy(0, weights + at * TILE_BYTES, tiles * TILE_BYTES);
+        ring.copy(0, source, tiles * TILE_BYTES);
         ring.filled_one();
+        source += tiles * TILE_BYTES + ((tile + tiles) % PAIRED ? 0 : ((UP ? UP_BLOCKS : DOWN_BLOCKS) - 1) * PAIRED * TILE_BYTES);
     }
     // Per group of 128 columns the sums of the inputs of tokens 2t and 2t + 1.
     static __device__ __forceinline__ void sum_inputs(const u32 (&x)[WORDS], float (&sums)[2][2]) {
@@ -37,7 +40,7 @@ struct Format {
         }
     }
     static __device__ __forceinline__ Scales scales(const u8* tile, int lane) {
-        return {*(const uint2*)(tile + SCALES + lane / 4 * 8), *(const u16*)(tile + ZEROS + lane / 4 * 2)};
+        return {*(const uint2*)(tile + SCALES + lane / 4 * 8), *(const uint2*)(tile + ZEROS + lane / 4 * 8)};
     }
     static __device__ __forceinline__ uint4 load(const u8* tile, int i, int lane) { return ((const uint4*)tile)[i * LANES + lane]; }
     template <int ACTIVE, int GROUPS, class Word>
@@ -45,16 +48,12 @@ struct Format {
         constexpr int CHAINS = ACTIVE == 1 ? AWQ_CHAINS : 1;  // of one group: two are shorter, with several token groups one is enough
         float c[ACTIVE][2][CHAINS][4] = {};
 #pragma unroll
-        for (int r = 0; r < 2; r++) {  // 256 + z and 16 + z, put together as fp32
-            const float low = __uint_as_float(0x43800000u | (tile.zeros >> 8 * r & 15) << 15);
-            const float high = __uint_as_float(0x41800000u | (tile.zeros >> (8 * r + 4) & 15) << 19);
+        for (int r = 0; r < 2; r++) {
+            const float2 zero = fp16x2_to_float2(r == 0 ? tile.zeros.x : tile.zeros.y);
 #pragma unroll
-            for (int n = 0; n < ACTIVE; n++) {
-                c[n][r][0][0] = -low * sums[n][r][0];
-                c[n][r][0][1] = -low * sums[n][r][1];
-                c[n][r][0][2] = -high * sums[n][r][0];
-                c[n][r][0][3] = -high * sums[n][r][1];
-            }
+            for (int n = 0; n < ACTIVE; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) c[n][r][0][i] = (i < 2 ? zero.x : zero.y) * sums[n][r][i % 2];
         }
 #pragma unroll
         for (int q = 0; q < 2; q++) {

@@ -17,19 +17,31 @@ struct Format {
     static __device__ __forceinline__ u32 input(u32 x) { return x; }
     static __device__ __forceinline__ u16 intermediate(float v) { return to_bf16(v); }
 
-    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int part, int, int lane) {
+    // Where the lane's bytes of a tile begin.
+    template <bool UP> static __device__ __forceinline__ const u8* at(const u8* weights, int expert, int tile, int block, int lane) {
 #if CHECKPOINT
         constexpr int K = UP ? HIDDEN : INTERMEDIATE;
-        const int column = block * TILE_K + part * COLUMNS, columns = K % TILE_K == 0 ? COLUMNS : max(0, min(COLUMNS, K - column));
-        if (lane == 0) ring.expect(TILE_ROWS * columns * 2);
         const int row = UP ? (lane < 8 ? 0 : INTERMEDIATE - 8) + tile * 8 + lane : tile * TILE_ROWS + lane;
-        const i64 from = (i64)expert * (UP ? 2 * INTERMEDIATE : HIDDEN) + row;
-        __syncwarp(0xffff);
-        if (columns) ring.copy(lane * PITCH, weights + (from * K + column) * 2, columns * 2);
+        return weights + (((i64)expert * (UP ? 2 * INTERMEDIATE : HIDDEN) + row) * K + block * TILE_K) * 2;
 #else
         constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
+        return weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES;
+#endif
+    }
+    // Asks for the stage at `source`, and moves that on to the next one of the block.
+    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int, int block, int part, int, int lane) {
+#if CHECKPOINT
+        constexpr int K = UP ? HIDDEN : INTERMEDIATE, NEXT = (UP ? 8 : TILE_ROWS) * K * 2;
+        const int columns = K % TILE_K == 0 ? COLUMNS : max(0, min(COLUMNS, K - block * TILE_K - part * COLUMNS));
+        if (lane == 0) ring.expect(TILE_ROWS * columns * 2);
+        __syncwarp(0xffff);
+        if (columns) ring.copy(lane * PITCH, source, columns * 2);
+        source += part == 0 ? COLUMNS * 2 : NEXT - COLUMNS * 2;
+#else
+        constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS;
         ring.expect(STAGE_BYTES);
-        ring.copy(0, weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES + part * STAGE_BYTES, STAGE_BYTES);
+        ring.copy(0, source, STAGE_BYTES);
+        source += part == 0 ? STAGE_BYTES : BLOCKS * TILE_BYTES - STAGE_BYTES;
 #endif
         ring.filled_one();
     }

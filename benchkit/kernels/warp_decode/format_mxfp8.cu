@@ -15,11 +15,15 @@ struct Format {
     // 2 ^ (e - 127) from a word that has e at bit 23; 0 instead of 2 ^ -127 for e = 0. 255 (NaN) was refused when the weights were packed.
     static __device__ __forceinline__ float power_of_two(u32 word) { return __uint_as_float(word & 0x7f800000u); }
 
-    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8* weights, int expert, int tile, int block, int, int tiles, int) {
+    template <bool UP> static __device__ __forceinline__ const u8* at(const u8* weights, int expert, int tile, int block, int) {
         constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
+        return weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES;
+    }
+    template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int, int, int, int, int) {
         ring.expect(TILE_BYTES);
-        ring.copy(0, weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES, TILE_BYTES);
+        ring.copy(0, source, TILE_BYTES);
         ring.filled_one();
+        source += (UP ? UP_BLOCKS : DOWN_BLOCKS) * TILE_BYTES;
     }
     static __device__ __forceinline__ Scales scales(const u8* tile, int lane) { return *(const uint4*)(tile + WEIGHT_BYTES + lane / 4 * 16); }
     static __device__ __forceinline__ uint4 load(const u8* tile, int i, int lane) { return ((const uint4*)tile)[i * LANES + lane]; }

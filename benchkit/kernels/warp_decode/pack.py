@@ -21,6 +21,7 @@ from benchkit.kernels.warp_decode.configuration import LAYOUTS, TILE_K, TILE_ROW
 AWQ_GROUP = 128
 # where a packed word has the weight of (register, half); the last one wraps around
 _NIBBLE_BITS = (2, 18, 6, 22, 10, 26, 14, 30)
+_AWQ_ONES = 256, 16  # what a weight's bits add to it in rows g and g + 8: format_awq.cu
 _SCALE_BLOCK = 32
 _E8M0_NAN = 255
 _CHUNK = 8  # experts packed at a time
@@ -186,9 +187,10 @@ def unpack_awq(weights: DecodeWeights) -> tuple[AwqTensors, AwqTensors]:
         nibbles = torch.stack([_nibble(words, bit) for bit in _NIBBLE_BITS], dim=-1).flatten(-2)[..., order]
         values = _untile(nibbles, packed, up=up, columns=columns)
         scale = tiles[..., 2048:2112].contiguous().view(torch.int16).unflatten(-1, (8, groups, 2))
-        zero = tiles[..., 2112:2128].unflatten(-1, (8, groups))
+        start = tiles[..., 2112:2176].contiguous().view(torch.float16).unflatten(-1, (8, groups, 2))
         scales = torch.cat([scale[..., 0], scale[..., 1]], dim=-2).flatten(-2)
-        zeros = torch.cat([zero & 15, zero >> 4], dim=-2).flatten(-2)
+        zeros = torch.cat([-start[..., 0] - _AWQ_ONES[0], -start[..., 1] - _AWQ_ONES[1]], dim=-2)
+        zeros = zeros.flatten(-2).to(torch.uint8)
         rows_of_scales, rows_of_zeros = (
             _untile(each, packed, up=up, columns=columns // AWQ_GROUP, width=groups) for each in (scales, zeros)
         )
@@ -238,8 +240,7 @@ def _pack_awq_chunk(
     parts = (
         words,
         torch.stack([scale[..., :8, :], scale[..., 8:, :]], dim=-1).flatten(-3),
-        (zero[..., :8, :] | zero[..., 8:, :] << 4).flatten(-2),
-        torch.zeros((*words.shape[:-1], 48), dtype=torch.uint8, device=words.device),
+        torch.stack([-(zero[..., :8, :].half() + _AWQ_ONES[0]), -(zero[..., 8:, :].half() + _AWQ_ONES[1])], dim=-1).flatten(-3),
     )
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=-1)
 

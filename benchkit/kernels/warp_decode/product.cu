@@ -94,10 +94,12 @@ static __device__ __forceinline__ void prefetch_down(const u8* w2, const Entry* 
     bulk_prefetch(w2 + (i64)entries[entry].expert * Format::DOWN_BYTES + within, min(BYTES, Format::DOWN_BYTES - within));
 }
 
+static __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }  // 0 for a denominator beyond 2 ^ 126
+
 // inputs: x [tokens][HIDDEN], or h [pairs][INTERMEDIATE]; out: h, or float rows [tokens * TOP_K][HIDDEN].
 static __device__ __forceinline__ void product(const u8* weights, const u16* inputs, const int* ids, void* out, const u8* w2, int tokens) {
     u8* const memory = shared_memory();
-    const int thread = threadIdx.x, warp = thread / LANES, lane = thread % LANES;
+    const int thread = threadIdx.x, warp = (int)__shfl_sync(ALL, (u32)thread / LANES, 0), lane = thread % LANES;
     float4* sums = (float4*)(memory + PRODUCT_RING_BYTES);
     const int over = max(2 * PRODUCT_WARPS * PRODUCT_SUMS * 16, mask_bytes(tokens));  // the masks lie over the sums
     u8* bars = memory + PRODUCT_RING_BYTES + over;
@@ -118,19 +120,24 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
     const bool producer = lane < Format::PRODUCERS;
     int ahead = walk.begin, ahead_pass = 0, ahead_tile = 0, ahead_part = 0;
     Segment next{};
-    if (ahead < walk.end) next = walk.at(lists.entries, ahead), ahead_tile = next.tile;
-    auto issue = [&]() {
+    const u8* source = weights;
+    const auto turn = [&]() {  // to the next segment, or to the next block of its columns
+        if (ahead_pass == 0) next = walk.at(lists.entries, ahead);
+        ahead_tile = next.tile;
+        source = Format::at<PRODUCT_UP>(weights, lists.entries[next.entry].expert, ahead_tile, ahead_pass * PRODUCT_WARPS + warp, lane);
+    };
+    if (ahead < walk.end) turn();
+    const auto issue = [&]() {
         const int tiles = stage_tiles(ahead_tile, next.end);
-        Format::issue<PRODUCT_UP>(ring, weights, lists.entries[next.entry].expert, ahead_tile, ahead_pass * PRODUCT_WARPS + warp, ahead_part, tiles, lane);
+        Format::issue<PRODUCT_UP>(ring, source, ahead_tile, ahead_pass * PRODUCT_WARPS + warp, ahead_part, tiles, lane);
         if (Format::PARTS > 1 && ++ahead_part < Format::PARTS) return;
         ahead_part = 0;
         ahead_tile += tiles;
         if (ahead_tile < next.end) return;
-        ahead_tile = next.tile;
-        if (PRODUCT_PASSES > 1 && ++ahead_pass * PRODUCT_WARPS + warp < PRODUCT_BLOCKS) return;
+        if (PRODUCT_PASSES > 1 && ++ahead_pass * PRODUCT_WARPS + warp < PRODUCT_BLOCKS) return turn();
         ahead_pass = 0;
         ahead += next.end - next.tile;
-        if (ahead < walk.end) next = walk.at(lists.entries, ahead), ahead_tile = next.tile;
+        if (ahead < walk.end) turn();
         else if (PRODUCT_AHEAD && lane == 0) prefetch_down(w2, lists.entries, lists.length[0], blockIdx.x * PRODUCT_WARPS + warp);
     };
 #pragma unroll 1  // ptxas 13.0.88 unrolls such loops wrongly
@@ -144,7 +151,6 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
     for (int place = walk.begin; place < walk.end;) {
         const Segment s = walk.at(lists.entries, place);
         const int count = lists.entries[s.entry].count, pair = lists.entries[s.entry].first;
-        float4* mine = sums + (buffer * PRODUCT_WARPS + warp) * PRODUCT_SUMS + lane;
 #pragma unroll 1
         for (int block = warp, pass = 0; block < PRODUCT_BLOCKS; block += PRODUCT_WARPS, pass++) {
             const int limit = PRODUCT_K % TILE_K == 0 ? TILE_K : PRODUCT_K - block * TILE_K;
@@ -155,6 +161,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
                 sum_inputs<PRODUCT_GROUPS, Format>(x, count, input_sums);
                 held = s.entry;
             }
+            float4* at = sums + (buffer * PRODUCT_WARPS + warp) * PRODUCT_SUMS + lane;
 #pragma unroll 1
             for (int tile = s.tile; tile < s.end;) {
                 const int tiles = stage_tiles(tile, s.end);
@@ -174,10 +181,10 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
 #pragma unroll
                     for (int n = 0; n < PRODUCT_GROUPS; n++)
                         if (k < tiles) {
-                            float4* at = mine + ((tile + k - s.tile) * PRODUCT_GROUPS + n) * LANES;
                             float4 v = make_float4(sum[k][n][0], sum[k][n][1], sum[k][n][2], sum[k][n][3]);
                             if (PRODUCT_PASSES > 1 && pass > 0) v.x += at->x, v.y += at->y, v.z += at->z, v.w += at->w;
                             *at = v;
+                            at += LANES;
                         }
                 tile += tiles;
             }
@@ -194,8 +201,8 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
             const int tile = s.tile + i / (PRODUCT_GROUPS * LANES), token = i / LANES % PRODUCT_GROUPS * GROUP + lane % 4 * 2;
 #if PRODUCT_UP
             u16* row = (u16*)out + (i64)(pair + token) * INTERMEDIATE + tile * 8 + lane / 4;
-            if (token < count) row[0] = Format::intermediate(total.x / (1.0f + __expf(-total.x)) * total.z);
-            if (token + 1 < count) row[INTERMEDIATE] = Format::intermediate(total.y / (1.0f + __expf(-total.y)) * total.w);
+            if (token < count) row[0] = Format::intermediate(silu(total.x) * total.z);
+            if (token + 1 < count) row[INTERMEDIATE] = Format::intermediate(silu(total.y) * total.w);
 #else
             const auto put = [&](int which, float low, float high) {
                 if (which >= count) return;

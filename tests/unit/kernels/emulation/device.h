@@ -63,6 +63,7 @@ u16 to_fp16(float v);
 float from_fp16(u16 bits);
 u16 e4m3_to_fp16(u8 bits);
 float __expf(float v);
+float __fdividef(float a, float b);
 inline float __uint_as_float(u32 bits) { float v; memcpy(&v, &bits, 4); return v; }
 inline u32 __funnelshift_r(u32 low, u32 high, int by) { return (u32)(((u64)high << 32 | low) >> (by & 31)); }
 inline int __popc(u32 v) { return __builtin_popcount(v); }

@@ -193,6 +193,7 @@ const void* global_read(const void* at, int bytes) {
     fail("a load of %d bytes outside of all buffers", bytes);
 }
 float __expf(float v) { return __builtin_expf(v); }
+float __fdividef(float a, float b) { return a / b; }
 u16 to_bf16(float v) {
     u32 bits;
     memcpy(&bits, &v, 4);
