@@ -216,8 +216,8 @@ _ALLOWED: Mapping[str, tuple[int, ...]] = {
 
 
 def parse_tiles(params: Params) -> Tiles:
-    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``up_ahead``, ``up_walk``, ``down_walk``, ``chains`` and ``launch_pdl`` may be
-    absent."""
+    """``up_*`` and ``down_*`` with the fields of ``ProductTiles`` and ``DownTiles``; ``up_ahead``, ``up_walk``, ``down_walk``, ``chains`` and
+    ``launch_pdl`` may be absent."""
     given = {"up_ahead": 0, "up_walk": 0, "down_walk": 0, "chains": 1, "launch_pdl": True, **params}
     up = ProductTiles(**{each.name: _integer(given, "up_", each.name) for each in fields(ProductTiles)})
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})

@@ -28,7 +28,14 @@ Product = TypeVar("Product", ProductTiles, DownTiles)
 
 
 def up(
-    groups: int, stages: int, tiles: int, flush: int, registers: int, ctas_per_sm: int = 2, ahead: int = 0, walk: int = 0
+    groups: int,
+    stages: int,
+    tiles: int,
+    flush: int,
+    registers: int,
+    ctas_per_sm: int = 2,
+    ahead: int = 0,
+    walk: int = 0,
 ) -> ProductTiles:
     """``ProductTiles`` by position."""
     return ProductTiles(

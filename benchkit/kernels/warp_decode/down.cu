@@ -268,7 +268,7 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
             for (int c = 0; c < DOWN_CLUSTER; c++) total += peer_float(parts + token * DOWN_ROWS + row, c);
             y[(i64)token * HIDDEN + row_block * DOWN_ROWS + row] = to_output(total);
         }
-        cluster_barrier();  // no CTA ends while another reads its memory
+        cluster_meeting();  // no CTA ends while another reads its memory
     }
 #endif
 }

@@ -240,7 +240,9 @@ def _pack_awq_chunk(
     parts = (
         words,
         torch.stack([scale[..., :8, :], scale[..., 8:, :]], dim=-1).flatten(-3),
-        torch.stack([-(zero[..., :8, :].half() + _AWQ_ONES[0]), -(zero[..., 8:, :].half() + _AWQ_ONES[1])], dim=-1).flatten(-3),
+        torch.stack(
+            [-(zero[..., :8, :].half() + _AWQ_ONES[0]), -(zero[..., 8:, :].half() + _AWQ_ONES[1])], dim=-1
+        ).flatten(-3),
     )
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=-1)
 

@@ -4,13 +4,13 @@
 //
 // The warps of a CTA share the reduction: each has blocks of 256 columns, whose inputs stay in registers over the tiles of an entry.
 // After PRODUCT_FLUSH tiles the warps' sums meet in shared memory, are added in the order of the warps, and become h or rows.
-// An expert with several entries is walked PRODUCT_CHUNK tiles at a time with all of its entries, and all but the last of them leave the
-// weights in L2: device memory is read once however many tokens an expert has. All CTAs walk at once, so that few tiles are left at a time.
+// With PRODUCT_WALK all entries of an expert pass over its weights at the same time, on several CTAs: device memory is read once however
+// many tokens an expert has.
 // When a warp of gate/up has asked for its last weights it asks L2 for its share of down's first ones, PRODUCT_AHEAD KiB a CTA: between
 // the kernels device memory would idle.
 //
 // Macros: PRODUCT_UP, PRODUCT_GROUPS (tokens of an entry / 8), PRODUCT_STAGES (of a warp's ring), PRODUCT_TILES (row tiles of a stage),
-// PRODUCT_FLUSH, PRODUCT_REGISTERS (of a thread), PRODUCT_AHEAD (0 where PRODUCT_UP is 0).
+// PRODUCT_FLUSH, PRODUCT_REGISTERS (of a thread), PRODUCT_AHEAD (0 where PRODUCT_UP is 0), PRODUCT_WALK.
 constexpr int PRODUCT_K = PRODUCT_UP ? HIDDEN : INTERMEDIATE;
 constexpr int PRODUCT_BLOCKS = PRODUCT_UP ? UP_BLOCKS : DOWN_BLOCKS;
 constexpr int PRODUCT_M_TILES = PRODUCT_UP ? UP_M_TILES : DOWN_M_TILES;

@@ -36,6 +36,10 @@ static __device__ __forceinline__ u32 shared_address(const void* p) { return (u3
 static __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
 }
+// Only waits: what was written before is not made visible.
+static __device__ __forceinline__ void cluster_meeting() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
 // A float of another CTA of the cluster, at the same place of its shared memory.
 static __device__ __forceinline__ float peer_float(const float* at, int rank) {
     u32 there;

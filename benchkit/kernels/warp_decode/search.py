@@ -2,8 +2,8 @@
 
 Rules:
 1. What follows was chosen by counting (registers and spills of sm_90, shared memory, bytes in flight), and from what earlier searches and counters
-   found (results/hardware: AWQ and MXFP8 lack warps, so there are forms with more of them and fewer registers or stages). The rows of the table
-   (dispatch.py) are always among it, so that a search never ends with less than there was.
+   found (results/hardware: AWQ and MXFP8 lack warps, so there are forms with more of them and fewer registers or stages; two ``chains`` gained
+   nothing). The rows of the table (dispatch.py) are always among it, so that a search never ends with less than there was.
 2. Larger token groups and forms that walk an expert's tokens are tried only where an expert has more than 8 tokens.
 3. On a GPU everything is compiled side by side before the first trial.
 """
@@ -33,31 +33,19 @@ _FEW, _MANY = 4, 64  # up to so many tokens a layer is latency; beyond so many i
 _COMPILERS = 16
 _AHEAD = (16, 32)  # KiB of down's weights a CTA: 4 and 9 MB together, two or three microseconds of device memory
 
-# gate/up, with chains
-_UPS: Mapping[str, tuple[tuple[ProductTiles, int], ...]] = {
-    "bf16": ((up(1, 2, 1, 2, 104), 1), (up(2, 2, 1, 1, 128), 1), (up(4, 3, 1, 2, 248, 1), 1)),
-    "bf16-packed": (
-        (up(1, 2, 1, 4, 104), 1),
-        (up(1, 2, 1, 1, 80, 3), 1),
-        (up(2, 2, 1, 1, 128), 1),
-        (up(4, 4, 1, 2, 248, 1), 1),
-    ),
-    "mxfp8-packed": (
-        (up(1, 2, 1, 4, 96), 1),
-        (up(1, 2, 1, 4, 104), 1),
-        (up(1, 2, 1, 1, 80, 3), 1),
-        (up(1, 1, 1, 2, 80, 3), 1),
-        (up(2, 2, 1, 2, 128), 1),
-        (up(4, 4, 1, 2, 248, 1), 1),
-    ),
+# gate/up
+_UPS: Mapping[str, tuple[ProductTiles, ...]] = {
+    "bf16": (up(1, 2, 1, 2, 104), up(2, 2, 1, 1, 128), up(4, 3, 1, 2, 248, 1)),
+    "bf16-packed": (up(1, 2, 1, 4, 104), up(2, 2, 1, 1, 128), up(2, 2, 1, 2, 128), up(4, 4, 1, 2, 248, 1)),
+    "mxfp8-packed": (up(1, 2, 1, 4, 96), up(1, 1, 1, 2, 80, 3), up(2, 2, 1, 2, 128), up(4, 4, 1, 2, 248, 1)),
     "awq-packed": (
-        (up(1, 2, 1, 4, 104), 1),
-        (up(1, 4, 1, 2, 104), 1),
-        (up(1, 2, 1, 2, 80, 3), 1),
-        (up(1, 3, 1, 1, 80, 3), 1),
-        (up(1, 2, 2, 4, 120), 2),
-        (up(2, 2, 2, 2, 128), 1),
-        (up(4, 3, 2, 2, 248, 1), 1),
+        up(1, 2, 1, 4, 104),
+        up(1, 2, 1, 4, 112),
+        up(1, 2, 1, 4, 80, 3),
+        up(1, 2, 2, 4, 120),
+        up(2, 2, 2, 2, 128),
+        up(2, 2, 1, 4, 128),
+        up(4, 3, 2, 2, 248, 1),
     ),
 }
 # down with sums in shared memory, few tokens of an expert
@@ -76,24 +64,22 @@ _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
         down(1, 2, 1, 1, 1, 12, 0, 96),
         down(1, 2, 2, 2, 2, 12, 1, 168),
         down(1, 2, 2, 2, 2, 12, 1, 168, walk=1),
-        down(1, 2, 1, 1, 1, 20, 0, 96),
         down(1, 2, 1, 2, 2, 16, 0, 112),
-        down(1, 2, 1, 2, 2, 16, 1, 128),
-        down(1, 2, 2, 2, 2, 12, 2, 168),
+        down(1, 2, 1, 1, 1, 16, 0, 112),
     ),
 }
 # for few tokens, in place of that: what shortens the way of the first tiles
 _FEW_UPS: Mapping[str, tuple[ProductTiles, ...]] = {
     "bf16": (up(1, 3, 1, 2, 96, 1),),
     "bf16-packed": (up(1, 3, 1, 2, 104),),
-    "mxfp8-packed": (up(1, 3, 1, 1, 96), up(1, 2, 1, 2, 96), up(1, 1, 1, 2, 80, 3)),
-    "awq-packed": (up(1, 3, 1, 4, 104), up(1, 3, 1, 1, 80, 3)),
+    "mxfp8-packed": (up(1, 3, 1, 1, 96), up(1, 2, 1, 2, 96)),
+    "awq-packed": (up(1, 3, 1, 4, 104), up(1, 1, 2, 4, 104)),
 }
 _FEW_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
     "bf16": (),
     "bf16-packed": (),
-    "mxfp8-packed": (down(1, 1, 1, 1, 1, 24, 0, 80),),
-    "awq-packed": (down(1, 1, 1, 1, 1, 24, 0, 80), down(1, 2, 2, 2, 2, 12, 1, 168)),
+    "mxfp8-packed": (down(1, 1, 1, 1, 1, 24, 0, 80), down(1, 2, 1, 2, 2, 16, 0, 112)),
+    "awq-packed": (down(1, 1, 1, 1, 1, 24, 0, 80), down(1, 2, 1, 2, 2, 16, 0, 112), down(1, 2, 1, 1, 1, 16, 0, 112)),
 }
 # rows of all SMs, added by a third kernel, for 1, 2 and 4 token groups
 _ROWS: Mapping[str, tuple[DownTiles, ...]] = {
@@ -129,23 +115,20 @@ _BUSY_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 def candidates(layout: str, tokens: int, busiest: int) -> tuple[Tiles, ...]:
     """The tiles to try for so many tokens, of which one expert has ``busiest``; without repetition."""
     groups = [count for count in (1, 2, 4) if busiest > count // 2 * GROUP]
-    if tokens > _MANY:
-        groups = groups[-2:]  # with fewer than half of what an expert has, weights are streamed again and again
     ups = [
-        (replace(each, walk=walk), chains)
-        for each, chains in _UPS[layout]
+        replace(each, walk=walk)
+        for each in _UPS[layout]
         if each.groups in groups
-        for walk in ((0, 1) if busiest > each.entry_tokens else (0,))
+        for walk in (0, 1)
+        if (
+            busiest > each.entry_tokens if walk else 4 * each.entry_tokens > busiest
+        )  # else weights are streamed again and again
     ]
     if tokens <= _MANY:
-        ups += [(replace(ups[0][0], ahead=ahead), ups[0][1]) for ahead in _AHEAD]
+        ups += [replace(ups[0], ahead=ahead) for ahead in _AHEAD]
     if tokens <= _FEW:
-        ups += [(each, 1) for each in _FEW_UPS[layout]]
-    found = [
-        Tiles(up=first, down=second, chains=chains)
-        for first, chains in ups
-        for second in _downs(layout, tokens, groups)
-    ]
+        ups += _FEW_UPS[layout]
+    found = [Tiles(up=first, down=second) for first in ups for second in _downs(layout, tokens, groups)]
     return tuple(dict.fromkeys((*found, *(tiles for _, tiles in TABLE[layout]))))
 
 

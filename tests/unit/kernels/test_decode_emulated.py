@@ -127,6 +127,11 @@ CASES = [
     case("awq-packed", (6, 128, 384), 3, UP, down(1, 3, 2, 4, 2, 6, 1, 232, walk=1)),
     case("awq-packed", (5, 128, 128), 2, UP, down(1, 2, 1, 2, 1, 4, 0, 168, walk=1)),
     case("awq-packed", (6, 256, 384), 3, UP, rows(1, 2, 2, 4, 104, 5, warps=2)),
+    # gate/up by all entries of an expert side by side
+    case("bf16", (6, 320, 128), 2, up(1, 2, 1, 2, 104, walk=1), down(1, 2, 1, 1, 1, 12, 0, 96)),
+    case("bf16-packed", (9, 128, 320), 4, up(2, 2, 1, 2, 128, walk=1), down(2, 2, 1, 1, 1, 12, 0, 128)),
+    case("mxfp8-packed", (7, 192, 64), 3, up(1, 1, 1, 2, 80, 3, walk=1), down(1, 2, 1, 1, 1, 12, 0, 88)),
+    case("awq-packed", (16, 256, 256), 8, up(1, 2, 2, 8, 120, walk=1), down(1, 2, 1, 1, 1, 12, 0, 96)),
 ]
 
 
@@ -227,9 +232,7 @@ BUGS = {
         "ring.expect(", "if (false) ring.expect(", "deadlock: 128 threads wait for a bulk copy"
     ),
     "h is read too soon": Bug("wait_for_predecessor();  // h, and the right to write y", "", WRONG),
-    "lists are read too soon": Bug(
-        f"scan(thread);\n{SYNC}", "scan(thread);\n", "a load of "
-    ),
+    "lists are read too soon": Bug(f"scan(thread);\n{SYNC}", "scan(thread);\n", "a load of "),
     "lists are written too soon": Bug(
         f"1u << token % 32);\n        }});\n{SYNC}", "1u << token % 32);\n        });\n", WRONG
     ),

@@ -35,6 +35,7 @@ u32 __match_any_sync(u32 mask, u32 value);
 u32 __shfl_up_sync(u32 mask, u32 value, int distance);
 u32 __shfl_sync(u32 mask, u32 value, int from);
 void cluster_barrier();
+inline void cluster_meeting() { cluster_barrier(); }
 void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1);
 
