@@ -64,7 +64,7 @@ def test_parameters_there_and_back():
     assert as_params(walk)["down_walk"] == 1
     assert parse_tiles(as_params(walk)) == walk
     product = Tiles(up=TILES.up, down=rows(2, 2, 1, 4, 136, 5))
-    assert product.down.product == up(2, 2, 1, 4, 136, 5)
+    assert product.down.product == up(2, 2, 1, 4, 136, 5, walk=1)
     assert parse_tiles(as_params(product)) == product
     assert as_params(product).keys() == params.keys()
     published = {
