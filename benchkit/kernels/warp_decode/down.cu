@@ -169,21 +169,28 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     constexpr int HELD = Format::PARTS * Format::LOADS;
     uint4 held[DOWN_ROW_TILES][HELD];  // the task's weights
     typename Format::Scales scales[DOWN_ROW_TILES];
+    // The loads of a stage must have happened before the next bytes are asked for, and nothing else here waits for them: the address of the
+    // next bytes is made to depend on each of them, by a zero that the compiler does not know.
+    const u32 zero = (u32)tokens >> 31;
     auto hold = [&]() {
 #pragma unroll
         for (int tile = 0; tile < DOWN_ROW_TILES; tile += DOWN_TILES)
 #pragma unroll
             for (int part = 0; part < Format::PARTS; part++) {
                 const u8* stage = ring.wait();
+                u32 loaded = 0;
 #pragma unroll
                 for (int k = 0; k < DOWN_TILES; k++) {
                     const u8* at = stage + k * Format::TILE_BYTES;
-                    if (part == 0) scales[tile + k] = Format::scales(at, lane);
+                    if (part == 0) scales[tile + k] = Format::scales(at, lane), loaded ^= Format::word_of(scales[tile + k]);
 #pragma unroll
-                    for (int i = 0; i < Format::LOADS; i++) held[tile + k][part * Format::LOADS + i] = Format::load(at, i, lane);
+                    for (int i = 0; i < Format::LOADS; i++) {
+                        uint4& v = held[tile + k][part * Format::LOADS + i];
+                        v = Format::load(at, i, lane), loaded ^= v.x;
+                    }
                 }
                 __syncwarp();
-                if (producer && ahead < tasks) issue();
+                if (producer && ahead < tasks) source += loaded & zero, issue();
                 ring.read_one();
             }
     };

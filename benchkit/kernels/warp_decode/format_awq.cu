@@ -42,6 +42,7 @@ struct Format {
     static __device__ __forceinline__ Scales scales(const u8* tile, int lane) {
         return {*(const uint2*)(tile + SCALES + lane / 4 * 8), *(const uint2*)(tile + ZEROS + lane / 4 * 8)};
     }
+    static __device__ __forceinline__ u32 word_of(Scales s) { return s.scales.x ^ s.zeros.x; }
     static __device__ __forceinline__ uint4 load(const u8* tile, int i, int lane) { return ((const uint4*)tile)[i * LANES + lane]; }
     template <int ACTIVE, int GROUPS, class Word>
     static __device__ __forceinline__ void multiply(Word word, Scales tile, int, int, const u32 (&x)[GROUPS][WORDS], const float (&sums)[GROUPS][2][2], float (&out)[GROUPS][4]) {

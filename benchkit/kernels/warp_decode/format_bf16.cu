@@ -46,6 +46,7 @@ struct Format {
         ring.filled_one();
     }
     static __device__ __forceinline__ Scales scales(const u8*, int) { return {}; }
+    static __device__ __forceinline__ u32 word_of(Scales) { return 0; }
     static __device__ __forceinline__ uint4 load(const u8* stage, int i, int lane) {
 #if CHECKPOINT
         return *(const uint4*)(stage + (lane / 4 + i % 2 * 8) * PITCH + lane % 4 * 16 + i / 2 * 64);  // rows g and g + 8 in turn

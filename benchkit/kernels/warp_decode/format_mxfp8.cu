@@ -26,6 +26,7 @@ struct Format {
         source += (UP ? UP_BLOCKS : DOWN_BLOCKS) * TILE_BYTES;
     }
     static __device__ __forceinline__ Scales scales(const u8* tile, int lane) { return *(const uint4*)(tile + WEIGHT_BYTES + lane / 4 * 16); }
+    static __device__ __forceinline__ u32 word_of(Scales s) { return s.x; }
     static __device__ __forceinline__ uint4 load(const u8* tile, int i, int lane) { return ((const uint4*)tile)[i * LANES + lane]; }
     template <int ACTIVE, int GROUPS, class Word>
     static __device__ __forceinline__ void multiply(Word word, Scales scales, int, int, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
