@@ -1,8 +1,8 @@
 """What the kernels take: type and values of every parameter, and which parameters go together. Known before any kernel is imported.
 
 Rules:
-1. Nothing here imports torch. The files of the kernels are part of published digests and stay as they are: the values of warp decode are read from
-   its parser, those of the others are held against theirs by tests/unit/kernels/test_parameters.py.
+1. Nothing here imports torch. The files of the kernels are part of published digests and stay as they are: what their parsers take is said here
+   again, and held against them by tests/unit/kernels/test_parameters.py.
 2. What depends on a layer or on a device is no matter of this table: ``prepare`` answers it with a Support.
 """
 
@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from benchkit.errors import DataError
 from benchkit.kernels.contract import Params
 from benchkit.kernels.marlin_selector import BLOCK_SIZES, tiles
-from benchkit.kernels.warp_decode.configuration import _ALLOWED as _DECODE_VALUES
 
 Together: TypeAlias = Callable[[Params], object]  # DataError, "params.<name>: ...", where parameters do not go together
 _NOUNS = {int: "an integer", str: "a string", bool: "a boolean"}
@@ -131,28 +130,25 @@ PORTABLE: Mapping[str, Param] = {  # benchkit.kernels.warp_decode.portable.Tiles
     "stream": _FLAG,
 }
 
-_UP = ("groups", "stages", "tiles", "flush", "registers", "ctas_per_sm")
-_DOWN = (
-    "groups",
-    "stages",
-    "tiles",
-    "row_tiles",
-    "cluster",
-    "warps",
-    "registers",
-    "ctas_per_sm",
-    "prefetch",
-    "pairwise",
-)
-DECODE: Mapping[
-    str, Param
-] = {  # benchkit.kernels.warp_decode.configuration.ProductTiles and DownTiles say what each of them is
-    **{f"up_{name}": _among(_DECODE_VALUES[name]) for name in _UP},
-    **{f"down_{name}": _among(_DECODE_VALUES[name]) for name in _DOWN},
-    "up_ahead": _among(_DECODE_VALUES["ahead"], required=False),
-    "up_walk": _among(_DECODE_VALUES["walk"], required=False),
-    "down_walk": _among(_DECODE_VALUES["walk"], required=False),
-    "chains": _among(_DECODE_VALUES["chains"], required=False),
+_DECODE_TILE = {
+    "groups": _powers(1, 4),
+    "stages": _among(range(1, 33)),
+    "tiles": _powers(1, 2),
+    "registers": _among(range(32, 256)),
+    "ctas_per_sm": _among(range(1, 17)),
+}
+DECODE: Mapping[str, Param] = {  # warp_decode.configuration.ProductTiles and DownTiles say what each of them is
+    **{f"{kernel}_{name}": param for kernel in ("up", "down") for name, param in _DECODE_TILE.items()},
+    "up_flush": _powers(1, 8),
+    "up_ahead": _among((0, 8, 16, 32, 64), required=False),
+    "up_walk": _among(range(2), required=False),
+    "down_row_tiles": _powers(1, 4),
+    "down_cluster": _powers(1, 8),
+    "down_warps": _among(range(1, 33)),
+    "down_prefetch": _among(range(3)),
+    "down_pairwise": _among(range(3)),
+    "down_walk": _among(range(2), required=False),
+    "chains": _among((1, 2), required=False),
     "launch_pdl": _FLAG,
 }
 

@@ -11,7 +11,6 @@ MAX_EXPERTS = 1 << 16  # as protocols/README.md has it
 MAX_BLOCK = 1 << 10
 MAX_SIZE = 1 << 20
 MAX_GRID = 1 << 16
-MAX_ROWS = 1 << 22  # of a file, which may hold several points
 MAX_ALIGNED = 1 << 20
 MAX_TILES = 1 << 18
 MAX_PAIRS = 1 << 16

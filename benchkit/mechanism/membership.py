@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchkit.errors import DataError
@@ -26,14 +26,12 @@ from benchkit.fixture.alignment import (
     native_is_fixed,
     small_batch_plan,
 )
-from benchkit.mechanism.limits import MAX_ALIGNED, MAX_ROWS, refuse_beyond
-from benchkit.protocol.files import open_regular
+from benchkit.fixture.recorded_routes import ROUTE, read_routes
+from benchkit.mechanism.limits import MAX_ALIGNED, refuse_beyond
 
+_Number = TypeVar("_Number", bound=np.generic)
 _LN10 = math.log(10)
 _EXACT = 12  # decimal digits to which numbers of modes are shown exactly
-_COLUMNS = ("token", "slot", "expert")
-_SHOWN = 12  # names of columns in a message
-_WHAT = f"a Parquet file with the columns {', '.join(_COLUMNS)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,63 +73,14 @@ def overflows(alignment: Alignment) -> tuple[Overflow, ...]:
     )
 
 
-def _read(path: Path, wanted: tuple[str, ...]) -> pa.Table:
-    """The wanted columns of a file, and point where it has one; what the footer shows to be wrong is refused before a row is read.
-
-    It is read by this thread alone: a thread that still holds a Python file when the interpreter ends aborts the process.
-    """
-    import pyarrow.parquet as pq
-
-    try:
-        with open_regular(path, _WHAT) as file, pq.ParquetFile(file, pre_buffer=False) as parquet:
-            schema, rows = parquet.schema_arrow, parquet.metadata.num_rows
-            names = [name for name in (*wanted, "point") if name in schema.names]
-            _check_columns(path, schema, wanted)
-            refuse_beyond(MAX_ROWS, rows, f"{path}: rows", "give a file with the points at hand alone")
-            table = parquet.read(columns=names, use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: expected {_WHAT}: {error}") from error
-    for name in wanted:
-        if table.column(name).null_count:
-            found = f"{table.column(name).type}, {table.column(name).null_count} null(s)"
-            raise DataError(f"{path}: {name}: expected {_kind(name)} without nulls, found {found}")
-    return table
-
-
-def _check_columns(path: Path, schema: pa.Schema, wanted: tuple[str, ...]) -> None:
-    """Refuse columns that are not there, stand there twice or hold something else."""
-    names = list(schema.names)
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-        raise DataError(
-            f"{path}: expected the columns {', '.join(wanted)}, missing {', '.join(missing)}; found {shown or 'none'}"
-        )
-    twice = [name for name in (*wanted, "point") if names.count(name) > 1]
-    if twice:
-        raise DataError(f"{path}: expected {_WHAT}, found {', '.join(twice)} more than once")
-    for name in wanted:
-        kind = schema.field(name).type
-        if not (pa.types.is_floating(kind) if name == "weight" else pa.types.is_integer(kind)):
-            raise DataError(f"{path}: {name}: expected {_kind(name)} without nulls, found {kind}")
-
-
-def _kind(name: str) -> str:
-    return "floats" if name == "weight" else "integers"
-
-
 def read_ids(path: Path, point: str | None = None) -> NDArray[np.int64]:
     """Expert ids [tokens, top_k] of ``point``, or of the file's only point.
 
-    Raises DataError, naming the file, where it is no Parquet file, lacks a column, holds no integers there, or where not every
-    (token, slot) stands there once.
+    Raises DataError, naming the file, as ``read_routes``, and where not every (token, slot) stands there once.
     """
-    table = _read(path, _COLUMNS)
-    try:
-        token, slot, expert = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
-    except OverflowError as error:
-        raise DataError(f"{path}: expected integers of at most 2^63 - 1, found a larger one") from error
-    return _matrix(path, token, slot, expert)
+    token, slot, expert = read_routes(path, ROUTE, point)
+    routes, shape = _places(path, token, slot)
+    return _placed(expert, routes, shape)
 
 
 def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -139,18 +88,12 @@ def read_routing(path: Path, point: str | None = None) -> tuple[NDArray[np.int64
 
     Raises DataError as ``read_ids``, and on a weight that no float32 of at least 0 is near, or an expert twice for one token.
     """
-    ids = read_ids(path, point)
-    table = _read(path, (*_COLUMNS, "weight"))
-    token, slot, _ = (np.asarray(column, dtype=np.int64) for column in _columns(table, path, point))
-    names = table.column("point").to_pylist() if "point" in table.column_names else [point] * table.num_rows
-    chosen = [
-        w for w, name in zip(table.column("weight").to_pylist(), names, strict=True) if point in (None, str(name))
-    ]
-    weights = np.zeros(ids.size, dtype=np.float32)
+    token, slot, expert, weight = read_routes(path, (*ROUTE, "weight"), point)
+    routes, shape = _places(path, token, slot)
     with np.errstate(over="ignore"):  # beyond float32 is not finite, which is said below
-        weights[token * ids.shape[1] + slot] = np.array(chosen, dtype=np.float64).astype(np.float32)
-    _check_routes(path, ids, weights.reshape(ids.shape))
-    return ids, weights.reshape(ids.shape)
+        ids, weights = _placed(expert, routes, shape), _placed(weight.astype(np.float32), routes, shape)
+    _check_routes(path, ids, weights)
+    return ids, weights
 
 
 def _check_routes(path: Path, ids: NDArray[np.int64], weights: NDArray[np.float32]) -> None:
@@ -233,25 +176,8 @@ def _verdict(ids: NDArray[np.int64], experts: int, alignment: Alignment, exceedi
     return f"yes, between {shown} modes: at {alignment.routes} routes and {experts} experts the op orders an expert's routes by atomics"
 
 
-def _columns(table: pa.Table, path: Path, point: str | None) -> tuple[list[int], ...]:
-    columns = [table.column(name).to_pylist() for name in _COLUMNS]
-    if "point" not in table.column_names:
-        if point is not None:
-            raise DataError(f"{path}: expected a column point to look for {point} in, found none")
-        return tuple(columns)
-    points = table.column("point").to_pylist()
-    known = sorted(set(map(str, points)))
-    if point is None and len(known) > 1:
-        raise DataError(f"{path}: holds {len(known)} points, choose one with --point: {', '.join(known)}")
-    if point is not None and point not in known:
-        raise DataError(f"{path}: expected one of the points {', '.join(known) or '(none)'}, found {point}")
-    chosen = [index for index, name in enumerate(points) if point is None or str(name) == point]
-    return tuple([column[index] for index in chosen] for column in columns)
-
-
-def _matrix(
-    path: Path, token: NDArray[np.int64], slot: NDArray[np.int64], expert: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _places(path: Path, token: NDArray[np.int64], slot: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[int, int]]:
+    """The route (token x top_k + slot) of each row, and (tokens, top_k); DataError unless each stands there once."""
     if token.size == 0:
         raise DataError(f"{path}: expected at least one route, found none")
     if min(int(token.min()), int(slot.min())) < 0:
@@ -264,9 +190,13 @@ def _matrix(
     routes = token * top_k + slot
     if np.unique(routes).size != routes.size:
         raise DataError(f"{path}: expected each (token, slot) once, found one twice")
-    ids = np.full(tokens * top_k, SKIPPED, dtype=np.int64)
-    ids[routes] = expert
-    return ids.reshape(tokens, top_k)
+    return routes, (tokens, top_k)
+
+
+def _placed(values: NDArray[_Number], routes: NDArray[np.int64], shape: tuple[int, int]) -> NDArray[_Number]:
+    placed = np.empty_like(values)
+    placed[routes] = values
+    return placed.reshape(shape)
 
 
 def _listed(routes: tuple[int, ...]) -> str:

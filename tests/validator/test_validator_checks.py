@@ -218,6 +218,8 @@ def test_a_protocol_is_locked_within_an_hour_of_the_start_and_before_the_end() -
     after = locked_at(replace(host(), ledger=(*(host().ledger or ()), later, resumed)), 1, minutes=1, seconds=1)
     (found,) = provenance(after)
     assert found[:3] == (*late[0], f"before the run ended at {end.utc.isoformat()}")
+    assert provenance(locked_at(host(), 1, minutes=1)) == []
+    assert places(provenance(locked_at(host(), 1, minutes=1, microseconds=1))) == late
     unlocked = replace(host(), lock=None)
     assert provenance(with_manifest(unlocked, protocol_digest="0" * 64))[0][:2] == (
         R.PROTOCOL_CHANGED,

@@ -26,10 +26,10 @@ from validator.recompute.family import judge_family
 from validator.recompute.gates import gates_of, inside, spread, too_few_pairs
 from validator.recompute.marlin import Aligned, alignment_problems, laid_out, walk_tiles
 from validator.recompute.measure import measure, resolution
-from validator.recompute.numbers import _failed, equivalence, recompute
+from validator.recompute.numbers import _dose, _failed, equivalence, recompute
 from validator.recompute.pairing import Pair, pair
 from validator.recompute.sensitivity import bootstrap_t, resamples, sign_flip, signed_rank_cdf
-from validator.recompute.series import autocorrelations, shape_of
+from validator.recompute.series import autocorrelations, series, shape_of
 from validator.recompute.statistics import TIE, LogRatios, Moments, estimate, finite_exp, moments, zone
 from validator.recompute.supplement import supplement
 
@@ -337,6 +337,10 @@ V = Verdict
         (V.INCONCLUSIVE, 0.01, 0.9, V.INCONCLUSIVE),
         (V.INCONCLUSIVE_BUT_SLOWER, 0.01, 0.9, V.INCONCLUSIVE_BUT_SLOWER),
         (V.INFERIOR, 0.9, 0.9, V.INFERIOR),
+        (V.SUPERIOR, 0.05 - TIE, 0.01, V.INCONCLUSIVE),
+        (V.SUPERIOR, math.nextafter(0.05 - TIE, 0), 0.01, V.SUPERIOR),
+        (V.SUPERIOR, 0.01, 0.05 - TIE, V.NON_INFERIOR),
+        (V.SUPERIOR, 0.01, math.nextafter(0.05 - TIE, 0), V.SUPERIOR),
     ],
 )
 def test_one_member(own: Verdict, p: float | None, better: float | None, verdict: Verdict) -> None:
@@ -445,7 +449,30 @@ def test_the_dose_of_a_baseline_of_one_nanosecond() -> None:
     assert next(item.dose for item in none.controls if (item.arm, item.operating_point) == ("slow", "mib=1")) is None
 
 
+def test_a_baseline_without_time_has_no_dose() -> None:
+    view, durations = seen(host()), {"arm": "base", "point": "mib=1", "process": 2}
+    item = pair(view.protocol, measure(view), "mib=1", "slow", "base", alpha=0.05)
+    assert _dose(view, measure(seen(with_durations(host(), 0, **durations))), item) is None
+    assert _dose(view, measure(seen(with_durations(host(), 1, **durations))), item) is not None
+
+
+@pytest.mark.parametrize(("duration", "known"), [(0, False), (1, True)])
+def test_an_arm_with_a_duration_of_0_has_no_median(duration: int, known: bool) -> None:
+    one = {"process": 2, "point": "mib=1", "arm": "base", "block": 1, "sample": 0}
+    found = numbers(with_durations(host(), duration, **one)).arms
+    assert {(x.operating_point, x.arm) for x in found if x.median_ns is None} == (
+        set() if known else {("mib=1", "base")}
+    )
+
+
 # cells
+
+
+def test_processes_up_to_a_look() -> None:
+    found = measure(seen(host())).up_to(3, resolution_ns=7)
+    assert [record.process for record in found.records] == [0, 1, 2]
+    assert found.completed == {(process, point) for process in range(3) for point in ("mib=1", "mib=2")}
+    assert found.resolution_ns == 7
 
 
 def test_rows_of_analysed_attempts() -> None:
@@ -694,6 +721,8 @@ def test_moments() -> None:
     two = estimate(LogRatios(plain=(0.1, 0.1)), alpha=0.05, margin=0.02)
     assert (two.zero_spread, two.lower, two.upper) == (True, math.exp(0.1), math.exp(0.1))
     assert estimate(LogRatios(plain=(-0.1, 0.1)), alpha=0.05, margin=0.02).p_differs == 1.0
+    tiny = estimate(LogRatios(plain=(0.0, 1e-200)), alpha=0.05, margin=0.02)  # the squares of their distances are 0
+    assert (tiny.zero_spread, tiny.lower, tiny.upper, tiny.p_superior, tiny.p_differs) == (False, 1.0, 1.0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -744,6 +773,23 @@ def test_effective_shares(count: int) -> None:
     assert found is not None
     assert (found.effective_share, found.lag1) == (pytest.approx(share, rel=1e-12), pytest.approx(rho[0], rel=1e-12))
     assert 1 <= lags < count
+
+
+@pytest.mark.parametrize(("rising", "whole"), [(1999, False), (2000, True)])
+def test_the_first_2000_samples_are_a_series(rising: int, whole: bool) -> None:
+    """A sample that is shorter than all before it: the 2000th is seen, the 2001st is not."""
+
+    def change(rows: Rows) -> None:
+        own = cells(rows, process=1, point="mib=1", arm="base", warmup=False)
+        at = rows.index(own[-1]) + 1
+        rows[at:at] = [dict(own[-1]) for _ in range(rising + 1 - len(own))]
+        own = cells(rows, process=1, point="mib=1", arm="base", warmup=False)
+        for number, row in enumerate(own):
+            row["duration_ns"] = 10**6 + number
+        own[-1]["duration_ns"] = 10**5
+
+    (found,) = (x for x in series(seen(with_rows(host(), "samples", change))) if x.largest_tau > 0.99)
+    assert (found.operating_point, found.arm, found.largest_tau == 1.0) == ("mib=1", "base", whole)
 
 
 def test_alignments() -> None:

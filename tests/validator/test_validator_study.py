@@ -621,6 +621,16 @@ def test_swaps_of_routes_that_go_nowhere() -> None:
     assert found.rows == laid_out(ids, view.plans.order("P0"), 8).rows
 
 
+def test_a_swap_of_the_only_two_routes() -> None:
+    view = swapped((0, 1), "same")
+    orders = tuple((name, (0, 1)) for name, _ in view.plans.orders)
+    view = replace(view, plans=replace(view.plans, ids=(0, 0), orders=orders))
+    found = prescribed(view, view.study.cell("swap_within"), "H0")
+    assert found is not None
+    assert found.rows == laid_out((0, 0), (1, 0), view.plans.block).rows
+    assert found.rows[:2] == (1, 0)
+
+
 def test_a_native_order_is_the_recorded_one_under_recorded_orders() -> None:
     def change(rows: Rows) -> None:
         stable = next(row for row in rows if row["cell"] == "stable")

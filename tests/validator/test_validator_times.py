@@ -447,6 +447,25 @@ def test_samples_of_unknown_points_arms_and_blocks_have_no_telemetry() -> None:
         assert telemetry(bundle) == [], change
 
 
+def test_samples_of_the_block_after_the_last_have_no_telemetry() -> None:
+    rows = samples(cuda())
+    blocks = 1 + max(row["block"] for row in rows)
+    at = next(i for i, row in enumerate(rows) if (row["point"], row["block"]) == ("batch=4", blocks - 1))
+    assert telemetry(with_samples(cuda(), lambda found: found.insert(at, found[at] | {"block": blocks}))) == []
+
+
+def test_telemetry_of_the_block_after_the_last() -> None:
+    frame = cuda().frame("telemetry")
+    assert frame is not None
+    rows = memory.rows_of(frame)
+    blocks = 1 + max(row["block"] for row in rows)
+    at = next(i for i, row in enumerate(rows) if (row["point"], row["block"]) == ("batch=1", blocks - 1))
+    where, got = f"telemetry.parquet process={rows[at]['process']}", "a block that was not planned (1 rows)"
+    assert telemetry(with_rows(cuda(), "telemetry", lambda found: found.insert(at, found[at] | {"block": blocks}))) == [
+        (R.ORDER_NOT_AS_PLANNED, where, "rows of what was timed", got)
+    ]
+
+
 def test_telemetry_of_the_first_cell_where_it_was_not_timed() -> None:
     def drop(rows: Rows) -> None:
         rows[:] = [row for row in rows if (row["process"], row["point"], row["arm"]) != (2, "batch=1", "base")]
@@ -705,6 +724,10 @@ def test_the_floor() -> None:
     assert floor(timed_at([970_873] * 6)) == [
         (R.BELOW_FLOOR, where, "a median of at least 970874 ns at 1.57286 GB/s", "a median of 970873 ns")
     ]
+    # on the limit of a median: the bytes take 1030000 ns
+    peak = 4 * 393_216 / 1_030_000
+    assert 4 * 393_216 / peak / 1.03 == 10**6
+    assert physics(with_protocol(timed_at([10**6] * 6), peak_gb_per_s=peak), R.BELOW_FLOOR) == []
     assert floor(timed_at([900_000] + [10**6] * 5)) == []
     assert floor(timed_at([899_999, 500_000] + [10**6] * 4)) == [
         (
@@ -784,6 +807,10 @@ def test_flushes() -> None:
         (R.CACHE_NOT_COLD, where, "at least 0 ns for twice 1 bytes at 4800 GB/s", "0 ns (2 rows)")
     ]
     assert physics(with_protocol(view(0, 1), peak_gb_per_s=None), R.CACHE_NOT_COLD) == []
+    # no flush takes no time at all, whatever the cache
+    nothing = (R.CACHE_NOT_COLD, where, "at least 0 ns for twice 0 bytes at 4800 GB/s", "0 ns (2 rows)")
+    assert nothing in physics(view(0, 0))
+    assert [item for item in physics(view(1, 0)) if "flush_ns" in item[1]] == []
 
 
 def test_the_least_cache_is_asked_where_it_matters() -> None:

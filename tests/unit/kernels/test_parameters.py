@@ -64,6 +64,13 @@ def test_every_value_around_the_bounds_is_taken_by_both_or_by_none(kernel, param
     assert answers == {True, False}
 
 
+def test_values_of_warp_decode():
+    for name, param in parameters.DECODE.items():
+        if param.kind is int:
+            allowed = configuration._ALLOWED[name.removeprefix("up_").removeprefix("down_")]
+            assert [value for value in range(-1, 1000) if param.takes(value)] == list(allowed), name
+
+
 def test_names_of_the_kernels_that_need_torch():
     assert tuple(parameters.MARLIN["alignment"].choices) == marlin.ALIGNMENTS
     assert parameters.MARLIN["w2_blocks_per_sm"].most == marlin_buffers.MOST_PER_SM

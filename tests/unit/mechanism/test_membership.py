@@ -12,8 +12,7 @@ from benchkit.errors import DataError
 from benchkit.fixture.alignment import align, fingerprint, small_batch_plan, study_ids
 from benchkit.kernels.marlin_schedule import schedule
 from benchkit.mechanism.exchanges import Exchange, Launch, describe_schedule, exchanges
-from benchkit.mechanism.limits import MAX_ROWS
-from benchkit.mechanism.membership import Overflow, describe_membership, overflows, read_ids, read_routing
+from benchkit.mechanism.membership import Overflow, describe_membership, overflows, read_ids
 
 
 def table_of(ids, **more):
@@ -120,35 +119,11 @@ IDS = np.array([[0, 1], [1, 2]])
     ("table", "message"),
     [
         (table_of(IDS).drop_columns("expert"), "missing expert; found token, slot"),
-        (
-            table_of(IDS).set_column(2, "expert", pa.array([0.0, 1, 1, 2])),
-            "expert: expected integers without nulls, found double",
-        ),
-        (
-            table_of(IDS).set_column(1, "slot", pa.array([0, 1, None, 1])),
-            r"slot: expected integers without nulls, found int64, 1 null",
-        ),
         (table_of(IDS).slice(0, 3), "expected 2 tokens x 2 slots = 4 routes, found 3"),
         (table_of(IDS).take([0, 1, 3, 3]), r"expected each \(token, slot\) once"),
         (table_of(IDS).slice(0, 0), "expected at least one route, found none"),
         (table_of(IDS).set_column(0, "token", pa.array([-1, 0, 1, 1])), "tokens and slots from 0, found -1"),
         (table_of(IDS).set_column(0, "token", pa.array([0, 0, 10**15, 10**15])), r"= 2000000000000002 routes, found 4"),
-        (
-            table_of(IDS).set_column(2, "expert", pa.array([2**64 - 1, 0, 0, 0], pa.uint64())),
-            "expected integers of at most 2\\^63 - 1, found a larger one",
-        ),
-        (
-            table_of(IDS).append_column("slot", pa.array([0, 1, 0, 1])),
-            "found slot more than once",
-        ),
-        (
-            pa.table({f"c{number}": [0] for number in range(3000)}),
-            "missing token, slot, expert; found c0, .*, c11 and 2988 more$",
-        ),
-        (
-            pa.table({name: np.zeros(MAX_ROWS + 1, np.int8) for name in ("token", "slot", "expert")}),
-            f"rows: expected at most {MAX_ROWS}, found {MAX_ROWS + 1}; give a file with the points at hand alone",
-        ),
         (table_of(IDS + 3), "token 0, slot 1: expected experts 0 to 3, or -1 for a route of another device, found 4"),
     ],
 )
@@ -159,44 +134,11 @@ def test_bad_files(write, table, message):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (pa.array(["a"] * 4), "weight: expected floats without nulls, found string"),
-        (pa.array([0.5, None, 0.5, 0.5]), r"weight: expected floats without nulls, found double, 1 null"),
-        (None, "expected the columns token, slot, expert, weight, missing weight; found token, slot, expert"),
-    ],
-)
-def test_bad_weights(write, weights, message):
-    table = table_of(IDS) if weights is None else table_of(IDS).append_column("weight", weights)
-    with pytest.raises(DataError, match=message):
-        read_routing(write(table))
-
-
-def test_other_columns_are_not_read(write):
-    """They may be of any kind and as many as they like."""
-    more = table_of(IDS)
-    for number in range(300):
-        more = more.append_column(f"c{number % 7}", pa.array([{"a": [number]}] * 4))
-    assert read_ids(write(more)).tolist() == IDS.tolist()
-
-
 def test_routes_of_other_devices_alone_have_no_schedule(write):
     path = write(table_of(np.full((2, 2), -1)))
     with pytest.raises(DataError, match="expected a route of an expert of this device, found -1 alone") as caught:
         describe_schedule(path, Launch(gpu="h200", **W13), experts=4, block=8)
     assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(DataError, match="expected a Parquet file with the columns token, slot, expert"):
-        read_ids(tmp_path / "missing.parquet")
-    (tmp_path / "text").write_text("token,slot,expert\n")
-    with pytest.raises(DataError, match="expected a Parquet file"):
-        read_ids(tmp_path / "text")
-    pq.write_table(table_of(IDS), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="expected a column point to look for batch=1 in, found none"):
-        read_ids(tmp_path / "x.parquet", "batch=1")
 
 
 def test_schedule_of_the_study_on_its_gpu(study):
