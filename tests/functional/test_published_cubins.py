@@ -1,6 +1,7 @@
 """The CUDA C++ kernels of the published bundles, compiled again from the sources here without a GPU: the same code, to the last bit.
 
-Only arms whose locked source digest is that of the sources here are compared, and only by the compiler of the published runs.
+Only arms whose locked source digest is that of the sources here are compared, or for which what has changed since lies in a form that they
+do not take, and only by the compiler of the published runs.
 """
 
 import json
@@ -24,6 +25,11 @@ ROOT = Path(__file__).parents[2]
 COMPILER = "release 13.0, V13.0.88"
 ARCH = "sm_90"
 LAYOUTS = {"wd_bf16": "bf16", "wd_bf16_packed": "bf16-packed", "wd_mxfp8": "mxfp8-packed", "wd_awq": "awq-packed"}
+SAME_CODE = {  # changed since: down_walk waits for its loads (down.cu)
+    ("awq-decode-h200", "awq_warp_decode"),
+    ("warp-decode-skew-awq-h200", "warp_decode"),
+    ("warp-decode-skew-bf16-h200", "warp_decode_packed"),
+}
 BUNDLES = [
     path.parent
     for path in sorted((ROOT / "results").glob("*/*/protocol.toml"))
@@ -72,7 +78,11 @@ def test_published_cubins_follow_from_the_sources(bundle: Path) -> None:
     protocol = read_protocol(bundle / "protocol.toml")
     (first, *_) = pq.read_table(bundle / "processes.parquet", columns=["environment", "binaries"]).to_pylist()
     sources = json.loads(first["environment"])["sources"]
-    unchanged = frozenset(arm.name for arm in protocol.arms if sources[arm.name] == registry.source_digest(arm.kernel))
+    unchanged = frozenset(
+        arm.name
+        for arm in protocol.arms
+        if sources[arm.name] == registry.source_digest(arm.kernel) or (protocol.id, arm.name) in SAME_CODE
+    )
     found = cubins(protocol, unchanged)
     if not found:
         pytest.skip("the sources have changed since: this bundle is to be measured again")
