@@ -75,7 +75,13 @@ def test_machine_code(weight_format, tmp_path):
 
 
 def sass(code: bytes, path: Path) -> dict[str, list[str]]:
-    """Instruction names of each kernel, by the disassembler that Triton brings along."""
+    """Instruction names of each kernel."""
+    pattern = re.compile(r"(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)")
+    return {kernel: [pattern.match(line)[1] for line in lines] for kernel, lines in disassembled(code, path).items()}
+
+
+def disassembled(code: bytes, path: Path) -> dict[str, list[str]]:
+    """The instructions of each kernel in order, by the disassembler that Triton brings along."""
     found = importlib.util.find_spec("triton")
     tool = Path(found.origin).parent / "backends/nvidia/bin/nvdisasm" if found and found.origin else None
     if tool is None or not tool.exists():
@@ -83,7 +89,7 @@ def sass(code: bytes, path: Path) -> dict[str, list[str]]:
     path.write_bytes(code)
     text = subprocess.run([tool, path], capture_output=True, text=True, check=True).stdout
     sections = re.split(r"\.section\s+\.text\.", text)[1:]
-    pattern = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)")
+    pattern = re.compile(r"/\*[0-9a-f]{4,}\*/\s+((?:@!?U?P\w+ )?[A-Z][^;]*)")
     return {re.split(r"[,\s]", part)[0]: pattern.findall(part) for part in sections}
 
 
