@@ -215,8 +215,8 @@ def record_problems(
         problems.append(exact_problem(f"sources.{arm}", digest, record["sources"].get(arm), remedy))
     for name, digest in require.get("binaries", {}).items():
         loaded = {value for path, value in (binaries or {}).items() if path == name or path.endswith(f"/{name}")}
-        found = digest if digest in loaded else ", ".join(sorted(loaded))
-        problems.append(exact_problem(f"binaries.{name}", digest, found, "install the build that was locked"))
+        found, remedy = ", ".join(sorted(loaded)), "install the build that was locked, and no other beside it"
+        problems.append(exact_problem(f"binaries.{name}", digest, found, remedy))
     return [problem for problem in problems if problem is not None]
 
 

@@ -52,9 +52,10 @@ def _groups(fixture: MoeFixture) -> Iterator[str]:
     group = {"mxfp8": 32, "awq-int4-g128": 128}.get(fixture.weight_format, 1)
     for key, size in (("hidden", fixture.hidden), ("intermediate", fixture.intermediate)):
         if size % group:
+            near = " or ".join(str(each) for each in (size - size % group, size - size % group + group) if each)
             yield (
                 f"fixture.{key}: {size} mod {group} = {size % group}; {fixture.weight_format} needs multiples of {group}, "
-                f"such as {size - size % group or group} or {size - size % group + group}"
+                f"such as {near}"
             )
 
 

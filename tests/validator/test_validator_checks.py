@@ -292,6 +292,7 @@ def test_versions(version: str, required: str, good: bool) -> None:
         (replace(NO_REQUIREMENT, compute_capability="8.0"), ("compute_capability", "8.0", "9.0")),
         (replace(NO_REQUIREMENT, sources=(("a", "1" * 64),)), ("sources.a", "1" * 64, "nothing recorded")),
         (replace(NO_REQUIREMENT, binaries=(("x.so", "1" * 64),)), ("binaries.x.so", "1" * 64, "2, 3")),
+        (replace(NO_REQUIREMENT, binaries=(("x.so", "2"),)), ("binaries.x.so", "2", "2, 3")),
         (replace(NO_REQUIREMENT, binaries=(("y.so", "1" * 64),)), ("binaries.y.so", "1" * 64, "nothing recorded")),
     ],
 )

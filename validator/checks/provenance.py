@@ -194,5 +194,5 @@ def _pairs(
     for arm, wanted in require.sources:
         yield f"sources.{arm}", wanted, sources.get(arm), sources.get(arm) == wanted
     for file, wanted in require.binaries:
-        loaded = sorted(digest for path, digest in binaries.items() if path.rpartition("/")[2] == file)
-        yield f"binaries.{file}", wanted, ", ".join(loaded) or None, wanted in loaded
+        loaded = sorted({digest for path, digest in binaries.items() if path.rpartition("/")[2] == file})
+        yield f"binaries.{file}", wanted, ", ".join(loaded) or None, loaded == [wanted]
