@@ -74,8 +74,9 @@ def problem_of(inputs: MoeInputs, tiles: Tiles) -> str | None:
 
 
 def space(inputs: MoeInputs) -> Iterator[Params]:
-    """The parameters that are worth a try on a layer of this format."""
-    yield from combinations(inputs.weights.weight_format)
+    """The parameters that are worth a try on a layer of this format, with this routing."""
+    busiest = int(inputs.topk_ids.flatten().clamp(min=0).bincount().max())
+    yield from combinations(inputs.weights.weight_format, busiest)
 
 
 def scratch(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -17,7 +17,8 @@ SHAPES: Mapping[str, tuple[Shape, ...]] = {  # those that were best, or nearly s
     "bf16": ((True, 64, 128, 3, 4), (True, 64, 128, 4, 4), (True, 128, 128, 3, 8), (False, 64, 128, 3, 4)),
     "mxfp8": ((False, 32, 128, 3, 2), (False, 64, 128, 3, 4), (False, 128, 128, 2, 4), (False, 32, 256, 3, 4)),
 }
-_TILE_M = 16  # the least rows that tensor cores take: at decode sizes an expert has fewer
+_WIDE: Mapping[str, tuple[Shape, ...]] = {"bf16": ((False, 128, 64, 4, 4),)}  # tried beside them in blocks of more rows
+_TILES_M = (16, 32, 64)  # 16 is the least that tensor cores take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +81,13 @@ def params_of(tiles: Tiles) -> Params:
     return values
 
 
-def combinations(weight_format: str) -> Iterator[Params]:
-    """Every pair of tiles of ``SHAPES``, with and without dependent launches."""
-    shapes = [gemm(shape) for shape in SHAPES.get(weight_format, ())]
-    for up, down, pdl in itertools.product(shapes, shapes, (True, False)):
-        yield params_of(Tiles(tile_m=_TILE_M, up=up, down=down, launch_pdl=pdl))
+def combinations(weight_format: str, busiest: int) -> Iterator[Params]:
+    """Every pair of tiles, with and without dependent launches, in blocks of 16 rows, and of as many more as the busiest expert fills by half."""
+    least = _TILES_M[0]
+    for rows in (rows for rows in _TILES_M if rows == least or rows < 2 * busiest):
+        lines = SHAPES.get(weight_format, ()) + (_WIDE.get(weight_format, ()) if rows > least else ())
+        for up, down, pdl in itertools.product(map(gemm, lines), map(gemm, lines), (True, False)):
+            yield params_of(Tiles(tile_m=rows, up=up, down=down, launch_pdl=pdl))
 
 
 def _power(params: Params, name: str, least: int, most: int) -> int:

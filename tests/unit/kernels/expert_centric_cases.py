@@ -1,5 +1,6 @@
 """The expert-centric arms in Triton's interpreter; test_expert_centric_interpreted.py runs this file with TRITON_INTERPRET=1 in a process of its own."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -252,5 +253,13 @@ def test_refused_parameters():
 def test_the_search_space_is_made_of_parameters():
     for weight_format in ("bf16", "mxfp8"):
         found = list(registry.search_space("moe_fused", layer(weight_format, batch=1)))
-        assert len(found) > 10
+        assert len(found) == 32
         assert all(registry.param_problems("moe_fused", params) == () for params in found)
+
+
+@pytest.mark.parametrize(("tokens", "tried"), [(16, [16]), (17, [16, 32]), (33, [16, 32, 64])])
+def test_a_busy_expert_is_tried_in_larger_blocks(tokens, tried):
+    found = list(registry.search_space("moe_fused", same_experts(tokens)))
+    assert [rows for rows, _ in itertools.groupby(params["tile_m"] for params in found)] == tried
+    assert len(found) == 32 + 50 * (len(tried) - 1)
+    assert all(registry.param_problems("moe_fused", params) == () for params in found)
