@@ -131,7 +131,7 @@ PORTABLE: Mapping[str, Param] = {  # benchkit.kernels.warp_decode.portable.Tiles
 }
 
 _DECODE_TILE = {
-    "groups": _powers(1, 4),
+    "groups": _powers(1, 8),
     "stages": _among(range(1, 33)),
     "tiles": _powers(1, 2),
     "registers": _among(range(32, 256)),

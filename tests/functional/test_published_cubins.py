@@ -29,6 +29,9 @@ SAME_CODE = {  # changed since: down_walk waits for its loads (down.cu)
     ("awq-decode-h200", "awq_warp_decode"),
     ("warp-decode-skew-awq-h200", "warp_decode"),
     ("warp-decode-skew-bf16-h200", "warp_decode_packed"),
+    ("warp-decode-bf16-h200", "warp_decode"),
+    ("warp-decode-bf16-h200", "warp_decode_packed"),
+    ("warp-decode-mxfp8-h200", "warp_decode"),
 }
 BUNDLES = [
     path.parent

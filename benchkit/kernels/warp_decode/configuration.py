@@ -13,6 +13,7 @@ from benchkit.kernels.contract import Params
 
 TILE_ROWS, TILE_K, GROUP = 16, 256, 8
 MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
+WIDE_GROUPS, WIDE_WARPS = 8, 8  # product_wide.cu: groups of an entry, warps of a CTA
 COMBINE_THREADS, COMBINE_WIDTH = 128, 4  # combine.cu: threads of a CTA, outputs of a thread
 _LARGEST_CLUSTER = 8  # what every device takes
 _SM_REGISTERS = 65536
@@ -101,11 +102,12 @@ class ProductTiles:
     Parameters
     ----------
     groups:
-        Groups of 8 tokens for which a staged tile is decoded once: 1, 2 or 4.
+        Groups of 8 tokens for which a staged tile is decoded once: 1, 2, 4, or 8 by product_wide.cu, where the warps of a CTA share the rows
+        instead of the columns.
     stages, tiles:
         Stages of a warp's ring, row tiles of a stage.
     flush:
-        Row tiles between two meetings of the warps.
+        Row tiles between two meetings of the warps; with 8 groups those that a warp has at a time, 1 or 2.
     registers:
         Registers of a thread. Where a CTA of each kernel fits an SM together, one starts while the other ends.
     ctas_per_sm:
@@ -129,6 +131,11 @@ class ProductTiles:
     def entry_tokens(self) -> int:
         """Tokens of an expert that one entry of the routing lists takes."""
         return self.groups * GROUP
+
+    @property
+    def wide(self) -> bool:
+        """Whether product_wide.cu multiplies."""
+        return self.groups == WIDE_GROUPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +190,7 @@ class DownTiles:
             flush=self.row_tiles,
             registers=self.registers,
             ctas_per_sm=self.ctas_per_sm,
-            walk=1,
+            walk=int(self.groups < WIDE_GROUPS),
         )
 
 
@@ -198,7 +205,7 @@ class Tiles:
 
 
 _ALLOWED: Mapping[str, tuple[int, ...]] = {
-    "groups": (1, 2, 4),
+    "groups": (1, 2, 4, WIDE_GROUPS),
     "stages": tuple(range(1, 33)),
     "tiles": (1, 2),
     "flush": (1, 2, 4, 8),
@@ -223,21 +230,31 @@ def parse_tiles(params: Params) -> Tiles:
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
     if up.flush % up.tiles:
         raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
+    for name, wide, stages, flush in (
+        ("up_stages", up.wide, up.stages, up.flush),
+        ("down_stages", down.groups == WIDE_GROUPS, down.stages, down.row_tiles),
+    ):
+        if wide and stages < flush:
+            raise DataError(f"params.{name}: expected {flush} or more, a stage for each tile of a warp, found {stages}")
     if down.row_tiles % down.tiles:
         raise DataError(
             f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
         )
-    forms = (
-        ("down_pairwise = 1", down.pairwise == 1, {"prefetch": 0}),
-        ("down_pairwise = 2", down.pairwise == 2, {"cluster": 1, "prefetch": 0}),
-        ("down_walk = 1", down.walk == 1, {"groups": 1, "prefetch": 1, "pairwise": 0}),
+    few = {"tiles": 1, "walk": 0}
+    forms: tuple[tuple[str, bool, str, ProductTiles | DownTiles, Mapping[str, int]], ...] = (
+        ("up_groups = 8", up.wide, "up_", up, {"flush": 2, "ahead": 0, **few}),
+        ("down_pairwise below 2", down.pairwise < 2, "down_", down, {"groups": 4}),
+        ("down_groups = 8", down.groups == WIDE_GROUPS, "down_", down, {"row_tiles": 2, **few}),
+        ("down_pairwise = 1", down.pairwise == 1, "down_", down, {"prefetch": 0}),
+        ("down_pairwise = 2", down.pairwise == 2, "down_", down, {"cluster": 1, "prefetch": 0}),
+        ("down_walk = 1", down.walk == 1, "down_", down, {"groups": 1, "prefetch": 1, "pairwise": 0}),
     )
-    for form, chosen, most in forms:
+    for form, chosen, prefix, part, most in forms:
         for name, limit in most.items():
-            found = getattr(down, name)
+            found = getattr(part, name)
             if chosen and found > limit:
                 expected = f"at most {limit}" if limit > min(_ALLOWED[name]) else f"{limit}"
-                raise DataError(f"params.down_{name}: expected {expected} with {form}, found {found}")
+                raise DataError(f"params.{prefix}{name}: expected {expected} with {form}, found {found}")
     if not isinstance(given["launch_pdl"], bool):
         raise DataError(f"params.launch_pdl: expected a boolean, found {given['launch_pdl']!r}")
     return Tiles(up=up, down=down, chains=_integer(given, "", "chains"), launch_pdl=given["launch_pdl"])
@@ -286,13 +303,17 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
     for name, count in (("up_tiles", tiles.up.tiles), ("down_tiles", tiles.down.tiles)):
         if count > layout.paired:
             return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
+    for name, groups in (("up_groups", tiles.up.groups), ("down_groups", tiles.down.groups)):
+        if groups == WIDE_GROUPS and layout.weight_format != "bf16":
+            return f"needs {name} of at most 4 with {shape.layout}, found {groups}"
     if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
         return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
-    if tiles.down.product and tiles.down.warps != product_warps(shape.intermediate):
-        return (
-            f"needs down_warps = {product_warps(shape.intermediate)} with down_pairwise = 2, found {tiles.down.warps}"
-        )
-    for name, threads, part in (("up", up_warps(shape) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down)):
+    if tiles.down.product:
+        needed = product_warps(shape.intermediate, tiles.down.groups)
+        if tiles.down.warps != needed:
+            return f"needs down_warps = {needed} with down_pairwise = 2, found {tiles.down.warps}"
+    threads_of = (("up", up_warps(shape, tiles.up) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down))
+    for name, threads, part in threads_of:
         warps = threads // 32 * part.ctas_per_sm
         most = 4 * (_SM_REGISTERS // 4 // (32 * (-(-part.registers // 8) * 8)))  # a warp's registers lie in one quarter
         if warps > most:
@@ -314,26 +335,29 @@ def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int
     return None
 
 
-def up_warps(shape: LayerShape) -> int:
+def up_warps(shape: LayerShape, tiles: ProductTiles) -> int:
     """Warps of a CTA of gate/up."""
-    return product_warps(shape.hidden)
+    return product_warps(shape.hidden, tiles.groups)
 
 
-def product_warps(columns: int) -> int:
-    """Warps of a CTA of product.cu: at most 8, each with as many blocks of 256 columns."""
+def product_warps(columns: int, groups: int) -> int:
+    """Warps of a CTA of a product: with product.cu at most 8, each with as many blocks of 256 columns."""
+    if groups == WIDE_GROUPS:
+        return WIDE_WARPS
     blocks = -(-columns // TILE_K)
     return -(-blocks // -(-blocks // 8))
 
 
 def up_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int) -> int:
     """Dynamic shared memory that a CTA of gate/up uses."""
-    return _product_shared_bytes(shape, tiles, tokens, up_warps(shape))
+    return _product_shared_bytes(shape, tiles, tokens, up_warps(shape, tiles))
 
 
 def _product_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int, warps: int) -> int:
     ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
-    sums = 2 * warps * tiles.flush * tiles.groups * 32 * 16
-    return ring + max(sums, mask_bytes(shape, tokens)) + list_bytes(shape, tokens, tiles.entry_tokens)
+    # two buffers: of sums that meet, or of 256 columns of inputs
+    buffers = 2 * tiles.groups * (GROUP * TILE_K * 2 if tiles.wide else warps * tiles.flush * 32 * 16)
+    return ring + max(buffers, mask_bytes(shape, tokens, tiles.entry_tokens)) + list_bytes(shape, tokens, tiles.entry_tokens)
 
 
 def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
@@ -344,12 +368,13 @@ def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
     parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
     pairs = tokens * shape.top_k
     kept = 2 * (pairs + pairs % 2) if tiles.pairwise else 4 * pairs  # places, or routing weights
-    return ring + max(parts, mask_bytes(shape, tokens)) + kept + list_bytes(shape, tokens, tiles.entry_tokens)
+    lists = kept + list_bytes(shape, tokens, tiles.entry_tokens)
+    return ring + max(parts, mask_bytes(shape, tokens, tiles.entry_tokens)) + lists
 
 
-def mask_bytes(shape: LayerShape, tokens: int) -> int:
-    """A bit for each token and expert, tokens in words of 32; a multiple of 16."""
-    return -(-(-(-tokens // 32) * shape.experts * 4) // 16) * 16
+def mask_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
+    """A bit for each token and expert, tokens in words of 32, and for large entries 2 bytes a word (frame.cu, MANY); a multiple of 16."""
+    return -(-(-(-tokens // 32) * shape.experts * (6 if entry_tokens > 2 * GROUP else 4)) // 16) * 16
 
 
 def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:

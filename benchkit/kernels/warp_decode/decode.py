@@ -174,7 +174,7 @@ def launches(
         GATE_UP,
         *(_pointer(weights.w13), _pointer(x), ids, h, _pointer(weights.w2), count),
         grid=device.sm_count * tiles.up.ctas_per_sm,
-        block=up_warps(shape) * 32,
+        block=up_warps(shape, tiles.up) * 32,
         shared_bytes=launched_bytes(up_shared_bytes(shape, tiles.up, tokens), tiles.up.ctas_per_sm, **limits),
         dependent=tiles.launch_pdl,
     )

@@ -10,20 +10,23 @@ from benchkit.kernels.warp_decode.configuration import LAYOUTS, DownTiles, Layer
 GATE_UP, DOWN = "warp_decode_gate_up", "warp_decode_down"
 DOWN_ROWS, COMBINE = "warp_decode_down_rows", "warp_decode_combine"  # down in two kernels
 _FOLDER = Path(__file__).parent
-_FILES = {GATE_UP: "product.cu", DOWN: "down.cu", DOWN_ROWS: "product.cu", COMBINE: "combine.cu"}
 _WARN = "--ptxas-options=--warn-on-spills"
 
 
-def files(layout: str, kernel: str) -> tuple[str, ...]:
+def files(layout: str, kernel: str, tiles: Tiles) -> tuple[str, ...]:
     """The files in this folder that make one kernel of one layout, in order; all but the first are plain C++."""
-    weights = () if kernel == COMBINE else (LAYOUTS[layout].source,)
-    return ("ptx.cu", "frame.cu", *weights, _FILES[kernel])
+    if kernel == COMBINE:
+        return ("ptx.cu", "frame.cu", "combine.cu")
+    part = _part(kernel, tiles)[1]
+    body = "product_wide.cu" if isinstance(part, ProductTiles) and part.wide else "product.cu"
+    product = ("products.cu", body)
+    return ("ptx.cu", "frame.cu", LAYOUTS[layout].source, *(("down.cu",) if kernel == DOWN else product))
 
 
 @lru_cache(maxsize=16)
-def source(layout: str, kernel: str) -> str:
-    """The CUDA C++ text of one kernel of one layout."""
-    return "".join(file_text(name) for name in files(layout, kernel))
+def source(names: tuple[str, ...]) -> str:
+    """The CUDA C++ text of ``files``."""
+    return "".join(map(file_text, names))
 
 
 def file_text(name: str) -> str:
@@ -31,14 +34,19 @@ def file_text(name: str) -> str:
     return f'#line 1 "{name}"\n{(_FOLDER / name).read_text(encoding="utf-8")}'
 
 
-def macros(shape: LayerShape, kernel: str, tiles: Tiles) -> dict[str, int]:
-    """What a kernel is compiled with; two tiles that differ only in another kernel give the same."""
+def _part(kernel: str, tiles: Tiles) -> tuple[str, ProductTiles | DownTiles | None]:
+    """The tiles that a kernel is compiled with, and what their macros begin with."""
     parts: dict[str, tuple[str, ProductTiles | DownTiles | None]] = {
         GATE_UP: ("PRODUCT", tiles.up),
         DOWN: ("DOWN", tiles.down),
         DOWN_ROWS: ("PRODUCT", tiles.down.product),
     }
-    prefix, part = parts.get(kernel, ("", None))
+    return parts.get(kernel, ("", None))
+
+
+def macros(shape: LayerShape, kernel: str, tiles: Tiles) -> dict[str, int]:
+    """What a kernel is compiled with; two tiles that differ only in another kernel give the same."""
+    prefix, part = _part(kernel, tiles)
     open_values: dict[str, int] = {}
     if part is not None:
         open_values = {f"{prefix}_{each.name.upper()}": getattr(part, each.name) for each in fields(part)}
@@ -63,5 +71,5 @@ def compile_decode(shape: LayerShape, kernel: str, tiles: Tiles, arch: str, *ext
     """One of ``kernels(tiles)``; ``extra`` are further options of the compiler."""
     options = tuple(f"-D{name}={value}" for name, value in macros(shape, kernel, tiles).items())
     return compile_cubin(
-        source(shape.layout, kernel), name=f"{kernel}.cu", arch=arch, options=(*options, _WARN, *extra)
+        source(files(shape.layout, kernel, tiles)), name=f"{kernel}.cu", arch=arch, options=(*options, _WARN, *extra)
     )

@@ -140,10 +140,11 @@ def fitted(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_b
 
 
 def _smaller(shape: LayerShape, tiles: Tiles) -> Iterator[Tiles]:
-    ups = _smaller_products(tiles.up, up_warps(shape), TUNED_WARPS)
+    ups = _smaller_products(tiles.up, up_warps(shape, tiles.up), TUNED_WARPS)
     if tiles.down.product:
-        warps = product_warps(shape.intermediate)
-        downs = [replace(each, warps=warps) for each in _smaller_products(tiles.down, warps, TUNED_DOWN_WARPS)]
+        warps = product_warps(shape.intermediate, tiles.down.groups)
+        smaller = _smaller_products(tiles.down, warps, warps if tiles.down.product.wide else TUNED_DOWN_WARPS)
+        downs = [replace(each, warps=product_warps(shape.intermediate, each.groups)) for each in smaller]
     else:
         downs = [tiles.down]
         while downs[-1].warps > 1:

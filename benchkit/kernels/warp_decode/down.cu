@@ -35,7 +35,7 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     const int rank = blockIdx.x % DOWN_CLUSTER, row_block = blockIdx.x / DOWN_CLUSTER;
     float* parts = (float*)(memory + DOWN_RING_BYTES);
     const int part_size = DOWN_PAIRWISE ? 0 : tokens * DOWN_ROWS;  // of a warp
-    const int over = max(DOWN_WARPS * part_size * 4, mask_bytes(tokens));  // the masks lie over the parts
+    const int over = max(DOWN_WARPS * part_size * 4, mask_bytes(tokens, DownLists::MANY));  // the masks lie over the parts
     u8* bars = memory + DOWN_RING_BYTES + over;
     if (thread == 0 && DOWN_RING_BYTES + over + DOWN_BAR_BYTES + DownLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("down was launched with too little shared memory");
     DownLists lists(bars + DOWN_BAR_BYTES, (u8*)parts, ids, routing, tokens);

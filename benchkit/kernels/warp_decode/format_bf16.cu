@@ -28,6 +28,8 @@ struct Format {
         return weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES;
 #endif
     }
+    // Bytes from where a part of a tile begins to the next one.
+    static __device__ __forceinline__ int next_part() { return CHECKPOINT ? 2 * COLUMNS : STAGE_BYTES; }
     // Asks for the stage at `source`, and moves that on to the next one of the block.
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int, int block, int part, int, int lane) {
 #if CHECKPOINT
@@ -57,22 +59,34 @@ struct Format {
     // out += tile x inputs, for the first ACTIVE groups; word(i) is load i of the tile. limit: columns of this block that exist.
     template <int ACTIVE, int GROUPS, class Word>
     static __device__ __forceinline__ void multiply(Word word, Scales, int part, int limit, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
+        multiply_tiles<ACTIVE, 1>([&](int, int i) { return word(i); }, part, limit, x, [&](int) -> float (&)[GROUPS][4] { return out; });
+    }
+    // The same for several tiles, which share what is read of the inputs: word(k, i), out(k) of tile k.
+    template <int ACTIVE, int TILES, class Word, class Inputs, class Out>
+    static __device__ __forceinline__ void multiply_tiles(Word word, int part, int limit, const Inputs& x, Out out) {
 #pragma unroll
         for (int j = 0; j < COLUMNS / 32; j++) {
             if (CHECKPOINT && part * COLUMNS + j * 32 >= limit) break;  // what lies beyond a row is not in the stage
-            const uint4 v = word(2 * j), w = word(2 * j + 1);
+            u32 a[TILES][2][4];
+#pragma unroll
+            for (int k = 0; k < TILES; k++) {
+                const uint4 v = word(k, 2 * j), w = word(k, 2 * j + 1);
 #if CHECKPOINT
-            const u32 a[2][4] = {{v.x, w.x, v.y, w.y}, {v.z, w.z, v.w, w.w}};
+                const u32 both[2][4] = {{v.x, w.x, v.y, w.y}, {v.z, w.z, v.w, w.w}};
 #else
-            const u32 a[2][4] = {{v.x, v.y, v.z, v.w}, {w.x, w.y, w.z, w.w}};
+                const u32 both[2][4] = {{v.x, v.y, v.z, v.w}, {w.x, w.y, w.z, w.w}};
 #endif
+#pragma unroll
+                for (int i = 0; i < 8; i++) a[k][i / 4][i % 4] = both[i / 4][i % 4];
+            }
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
                 for (int n = 0; n < ACTIVE; n++) {
                     const int at = 4 * j + 2 * i;  // constant indices only, so that the inputs stay in registers
-                    if (part == 0) mma_bf16(out[n], a[i][0], a[i][1], a[i][2], a[i][3], x[n][at], x[n][at + 1]);
-                    else mma_bf16(out[n], a[i][0], a[i][1], a[i][2], a[i][3], x[n][at + 16], x[n][at + 17]);
+                    const u32 low = part == 0 ? x[n][at] : x[n][at + 16], high = part == 0 ? x[n][at + 1] : x[n][at + 17];
+#pragma unroll
+                    for (int k = 0; k < TILES; k++) mma_bf16(out(k)[n], a[k][i][0], a[k][i][1], a[k][i][2], a[k][i][3], low, high);
                 }
         }
     }

@@ -56,8 +56,8 @@ struct alignas(8) Entry {  // one pass over an expert's weights: up to 8 * GROUP
     u8 index, siblings;    // which of the expert's entries, of how many
 };
 
-// A bit for each token and expert; a multiple of 16.
-static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens + 31) / 32 * EXPERTS * 4 + 15) / 16 * 16; }
+// A bit for each token and expert; with `many` also how many tokens of the expert stand in words before. A multiple of 16.
+static __device__ __forceinline__ int mask_bytes(int tokens, bool many) { return ((tokens + 31) / 32 * EXPERTS * (many ? 6 : 4) + 15) / 16 * 16; }
 
 // The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
 // Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). With no more pairs than lanes, one warp does it all at once, and
@@ -66,6 +66,8 @@ static __device__ __forceinline__ int mask_bytes(int tokens) { return ((tokens +
 enum ListKind { TOKENS, WEIGHTS, PLACES, SLOTS };
 template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     static constexpr int KEPT = 2;  // ids that a thread keeps instead of loading them twice
+    // MANY tokens: loops instead of straight code, which would not fit the caches of instructions; a thread loads AT_ONCE ids at a time
+    enum { MANY = PAIRS_OF_ENTRY > 2 * GROUP, AT_ONCE = 4 };
     static constexpr u16 SKIPPED = 0xffff;
     Entry* entries;
     float* weights;   // of a pair (WEIGHTS)
@@ -74,10 +76,12 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     u16* offsets;     // of an expert: its first pair
     int* length;      // number of entries, and of those that share their expert with others, which come first
     u32* mask;        // [32 tokens][expert], only while the lists are built: may lie over memory that is used later
+    u16* before;      // with MANY: [32 tokens][expert], behind the mask
     const int* ids;
     const float* routing;
     int token_count, pairs;
     int kept[KEPT];
+    bool repeated;    // whether an expert stands twice among the slots of some token (SLOTS)
 
     static __device__ __forceinline__ int entry_capacity(int pairs) {
         const int experts = pairs < EXPERTS ? pairs : EXPERTS, most = experts + pairs / PAIRS_OF_ENTRY;
@@ -100,6 +104,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         at += even(pairs) * 2;
         offsets = (u16*)at;
         length = (int*)(at + even(EXPERTS) * 2);
+        before = (u16*)(mask + mask_words() * EXPERTS);
     }
     __device__ __forceinline__ bool few() const { return token_count <= GROUP && pairs <= LANES; }
     __device__ __forceinline__ int mask_words() const { return (token_count + 31) / 32; }
@@ -109,8 +114,21 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
             for (int i = thread; i < mask_words() * EXPERTS; i += THREADS) mask[i] = 0;
         if (KIND == PLACES)
             for (int i = thread; i < pairs; i += THREADS) places[i] = SKIPPED;
+        if (KIND == SLOTS && thread == 0) length[1] = 0;
     }
     template <class Visit> __device__ __forceinline__ void each_pair(int thread, Visit visit) const {
+        if (MANY) {
+#pragma unroll 1
+            for (int p = thread; p < pairs; p += AT_ONCE * THREADS) {
+                int id[AT_ONCE];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) id[i] = p + i * THREADS < pairs ? load_int(ids + p + i * THREADS) : -1;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    if ((u32)id[i] < EXPERTS) visit(p + i * THREADS, id[i]);
+            }
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < KEPT; i++)
             if ((u32)kept[i] < EXPERTS) visit(thread + i * THREADS, kept[i]);
@@ -122,18 +140,24 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     __device__ __forceinline__ void build_entries(int thread) {
         if (few()) return build_few(thread);
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
+        for (int i = 0; i < KEPT && !MANY; i++) {
             const int p = thread + i * THREADS;
             kept[i] = p < pairs ? load_int(ids + p) : -1;
         }
         each_pair(thread, [&](int pair, int id) {
             const int token = pair / TOP_K;
-            atomicOr(mask + token / 32 * EXPERTS + id, 1u << token % 32);
+            const u32 bit = 1u << token % 32, before = atomicOr(mask + token / 32 * EXPERTS + id, bit);
+            if (KIND == SLOTS && before & bit) atomicOr((u32*)length + 1, 1u);
         });
         __syncthreads();
+        repeated = KIND == SLOTS && length[1];
         for (int e = thread; e < EXPERTS; e += THREADS) {
             int count = 0;
-            for (int w = 0; w < mask_words(); w++) count += __popc(mask[w * EXPERTS + e]);
+            if (MANY)
+#pragma unroll 1
+                for (int w = 0; w < mask_words(); w++) before[w * EXPERTS + e] = (u16)count, count += __popc(mask[w * EXPERTS + e]);
+            else
+                for (int w = 0; w < mask_words(); w++) count += __popc(mask[w * EXPERTS + e]);
             offsets[e] = (u16)count;
         }
         __syncthreads();
@@ -209,8 +233,10 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         each_pair(thread, [&](int pair, int id) {
             const int token = pair / TOP_K, word = token / 32;
             int at = offsets[id] + __popc(mask[word * EXPERTS + id] & ((1u << token % 32) - 1));
-            for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
-            if (KIND == SLOTS)
+            if (MANY) at += before[word * EXPERTS + id];
+            else
+                for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
+            if (KIND == SLOTS && repeated)
                 for (int slot = token * TOP_K; slot < pair; slot++)
                     if (load_int(ids + slot) == id) return;  // the expert stood in an earlier slot: combine.cu reads that one
             keep(pair, token, at);

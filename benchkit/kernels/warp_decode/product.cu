@@ -1,19 +1,9 @@
-// A product whose work is one list of (entry, row tile), cut into equal contiguous ranges, one a CTA. PRODUCT_UP says which:
-// 1, kernel 1: h[pair] = silu(gate . x) * (up . x), pairs in the order of the routing lists;
-// 0, kernel 2 for many tokens: rows[slot of a token] = w2 . h[pair], which combine.cu adds (down.cu does all of that in one kernel).
-//
-// The warps of a CTA share the reduction: each has blocks of 256 columns, whose inputs stay in registers over the tiles of an entry.
-// After PRODUCT_FLUSH tiles the warps' sums meet in shared memory, are added in the order of the warps, and become h or rows.
+// A product (products.cu) whose warps share the reduction: each has blocks of 256 columns, whose inputs stay in registers over the tiles
+// of an entry. After PRODUCT_FLUSH tiles the warps' sums meet in shared memory, are added in the order of the warps, and become h or rows.
 // With PRODUCT_WALK all entries of an expert pass over its weights at the same time, on several CTAs: device memory is read once however
 // many tokens an expert has.
 // When a warp of gate/up has asked for its last weights it asks L2 for its share of down's first ones, PRODUCT_AHEAD KiB a CTA: between
 // the kernels device memory would idle.
-//
-// Macros: PRODUCT_UP, PRODUCT_GROUPS (tokens of an entry / 8), PRODUCT_STAGES (of a warp's ring), PRODUCT_TILES (row tiles of a stage),
-// PRODUCT_FLUSH, PRODUCT_REGISTERS (of a thread), PRODUCT_AHEAD (0 where PRODUCT_UP is 0), PRODUCT_WALK.
-constexpr int PRODUCT_K = PRODUCT_UP ? HIDDEN : INTERMEDIATE;
-constexpr int PRODUCT_BLOCKS = PRODUCT_UP ? UP_BLOCKS : DOWN_BLOCKS;
-constexpr int PRODUCT_M_TILES = PRODUCT_UP ? UP_M_TILES : DOWN_M_TILES;
 constexpr int PRODUCT_PASSES = (PRODUCT_BLOCKS + 7) / 8;  // blocks of columns that a warp has
 constexpr int PRODUCT_WARPS = (PRODUCT_BLOCKS + PRODUCT_PASSES - 1) / PRODUCT_PASSES;
 constexpr int PRODUCT_THREADS = PRODUCT_WARPS * LANES;
@@ -21,8 +11,6 @@ constexpr int PRODUCT_STAGE_BYTES = Format::STAGE_BYTES * PRODUCT_TILES;
 constexpr int PRODUCT_RING_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * PRODUCT_STAGE_BYTES;
 constexpr int PRODUCT_SUMS = PRODUCT_FLUSH * PRODUCT_GROUPS * LANES;  // float4 of a warp between two flushes
 constexpr int PRODUCT_BAR_BYTES = PRODUCT_WARPS * PRODUCT_STAGES * 8;
-
-struct Segment { int entry, tile, end; };  // row tiles [tile, end) of an entry: what one flush holds
 
 static __device__ __forceinline__ Segment segment(int entry, int tile, int tiles) {
     return {entry, tile, tile + min(tiles, PRODUCT_FLUSH - tile % PRODUCT_TILES)};
@@ -94,16 +82,13 @@ static __device__ __forceinline__ void prefetch_down(const u8* w2, const Entry* 
     bulk_prefetch(w2 + (i64)entries[entry].expert * Format::DOWN_BYTES + within, min(BYTES, Format::DOWN_BYTES - within));
 }
 
-static __device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }  // 0 for a denominator beyond 2 ^ 126
-
-// inputs: x [tokens][HIDDEN], or h [pairs][INTERMEDIATE]; out: h, or float rows [tokens * TOP_K][HIDDEN].
 static __device__ __forceinline__ void product(const u8* weights, const u16* inputs, const int* ids, void* out, const u8* w2, int tokens) {
     u8* const memory = shared_memory();
     const int thread = threadIdx.x, warp = (int)__shfl_sync(ALL, (u32)thread / LANES, 0), lane = thread % LANES;
     float4* sums = (float4*)(memory + PRODUCT_RING_BYTES);
-    const int over = max(2 * PRODUCT_WARPS * PRODUCT_SUMS * 16, mask_bytes(tokens));  // the masks lie over the sums
-    u8* bars = memory + PRODUCT_RING_BYTES + over;
     using ProductLists = Lists<PRODUCT_THREADS, PRODUCT_GROUPS * GROUP, PRODUCT_UP ? TOKENS : SLOTS>;
+    const int over = max(2 * PRODUCT_WARPS * PRODUCT_SUMS * 16, mask_bytes(tokens, ProductLists::MANY));  // the masks lie over the sums
+    u8* bars = memory + PRODUCT_RING_BYTES + over;
     if (thread == 0 && PRODUCT_RING_BYTES + over + PRODUCT_BAR_BYTES + ProductLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("a product was launched with too little shared memory");
     ProductLists lists(bars + PRODUCT_BAR_BYTES, (u8*)sums, ids, nullptr, tokens);
     Ring<PRODUCT_STAGES, PRODUCT_STAGE_BYTES> ring(memory + warp * PRODUCT_STAGES * PRODUCT_STAGE_BYTES, bars + warp * PRODUCT_STAGES * 8, lane);
@@ -216,14 +201,3 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
         place += s.end - s.tile;
     }
 }
-
-extern "C" __global__ void __maxnreg__(PRODUCT_REGISTERS)
-#if PRODUCT_UP
-warp_decode_gate_up(const u8* w13, const u16* x, const int* ids, u16* h, const u8* w2, int tokens) {
-    product(w13, x, ids, h, w2, tokens);
-}
-#else
-warp_decode_down_rows(const u8* w2, const u16* h, const int* ids, float* rows, int tokens) {
-    product(w2, h, ids, rows, nullptr, tokens);
-}
-#endif

@@ -70,7 +70,7 @@ def build(shape: LayerShape, tiles: Tiles, patch: Patch = unchanged) -> ctypes.C
     objects = [_object(part, "-O2", "-Wall", "-Wextra", "-Werror") for part in parts]
     changed = False
     for kernel in kernels(tiles):
-        names = files(shape.layout, kernel)[1:]
+        names = files(shape.layout, kernel, tiles)[1:]
         text = "".join(['#include "device.h"\n', *map(file_text, names), f"\nEMULATED({kernel})\n"])
         changed |= patch(text) != text
         defined = (f"-D{name}={value}" for name, value in macros(shape, kernel, tiles).items())

@@ -21,6 +21,7 @@ if missing():
 MIN_COSINE, MAX_REL_ERROR = 0.99999, 3e-3  # of the tests on a GPU, for layers of this size
 SEEDS = (0, 1, 2)  # copies arrive when nothing else can go on, at any time, at once
 BATCHES = (("uniform", 1), ("uniform", 5), ("zipf-1.2", 33), ("one", 17))
+WIDE = (("uniform", 1), ("zipf-1.2", 70), ("one", 47), ("one", 130))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,6 +128,10 @@ CASES = [
     case("awq-packed", (6, 128, 384), 3, UP, down(1, 3, 2, 4, 2, 6, 1, 232, walk=1)),
     case("awq-packed", (5, 128, 128), 2, UP, down(1, 2, 1, 2, 1, 4, 0, 168, walk=1)),
     case("awq-packed", (6, 256, 384), 3, UP, rows(1, 2, 2, 4, 104, 5, warps=2)),
+    # more than 32 tokens an entry: the warps of a CTA share the rows
+    case("bf16", (7, 64, 128), 2, up(8, 1, 1, 1, 248, 1), rows(8, 3, 1, 2, 248, 1, warps=8), batches=WIDE),
+    case("bf16", (6, 320, 192), 3, up(8, 3, 1, 2, 248, 1), rows(8, 2, 1, 1, 248, 1, warps=8), batches=WIDE),
+    case("bf16-packed", (5, 576, 128), 3, up(8, 2, 1, 1, 248, 1), rows(8, 4, 1, 2, 248, 1, warps=8), batches=WIDE),
     # gate/up by all entries of an expert side by side
     case("bf16", (6, 320, 128), 2, up(1, 2, 1, 2, 104, walk=1), down(1, 2, 1, 1, 1, 12, 0, 96)),
     case("bf16-packed", (9, 128, 320), 4, up(2, 2, 1, 2, 128, walk=1), down(2, 2, 1, 1, 1, 12, 0, 128)),

@@ -14,7 +14,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 
 from benchkit.cuda_source import Cubin, compile_cubin
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles
-from benchkit.kernels.warp_decode.decode_source import COMBINE, DOWN, compile_decode, kernels, macros, source
+from benchkit.kernels.warp_decode.decode_source import COMBINE, DOWN, compile_decode, files, kernels, macros, source
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, up
 
 WALKING = {
@@ -63,7 +63,9 @@ def forms(layout: str) -> list[Tiles]:
     """The table's, down that keeps weights in registers, gate/up side by side, and rows that a third kernel adds."""
     table = [tiles for _, tiles in TABLE[layout]]
     walking = [Tiles(up=up(2, 2, 1, 2, 128, walk=1), down=each) for each in WALKING[layout]]
-    return [*table, *walking, Tiles(up=table[0].up, down=rows(2, 2, 1, 2, 136, 4))]
+    added = Tiles(up=table[0].up, down=rows(2, 2, 1, 2, 136, 4))
+    wide = [Tiles(up=up(8, 3, 1, flush, 248, 1), down=rows(8, 3, 1, flush, 248, 1, warps=8)) for flush in (1, 2)]
+    return [*table, *walking, added, *(wide if layout.startswith("bf16") else ())]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -79,9 +81,9 @@ def test_what_is_loaded_is_read_before_its_place_is_filled(layout, tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_copy_that_does_not_wait_is_found(layout, tmp_path):
     """As the form that keeps weights in registers once was."""
-    text, old = source(layout, DOWN), "source += loaded & zero, issue();"
-    assert text.count(old) == 1
     tiles = Tiles(up=TABLE[layout][0][1].up, down=WALKING[layout][0])
+    text, old = source(files(layout, DOWN, tiles)), "source += loaded & zero, issue();"
+    assert text.count(old) == 1
     options = tuple(f"-D{name}={value}" for name, value in macros(shape(layout), DOWN, tiles).items())
     cubin = compile_cubin(text.replace(old, "issue();"), name=f"{DOWN}.cu", arch="sm_90", options=options)
     assert len(unread_loads(instructions(cubin, DOWN, tmp_path))) >= 5
