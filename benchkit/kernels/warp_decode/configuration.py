@@ -357,7 +357,11 @@ def _product_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int, w
     ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
     # two buffers: of sums that meet, or of 256 columns of inputs
     buffers = 2 * tiles.groups * (GROUP * TILE_K * 2 if tiles.wide else warps * tiles.flush * 32 * 16)
-    return ring + max(buffers, mask_bytes(shape, tokens, tiles.entry_tokens)) + list_bytes(shape, tokens, tiles.entry_tokens)
+    return (
+        ring
+        + max(buffers, mask_bytes(shape, tokens, tiles.entry_tokens))
+        + list_bytes(shape, tokens, tiles.entry_tokens)
+    )
 
 
 def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from benchkit.kernels.warp_decode.configuration import (
+    WIDE_GROUPS,
+    WIDE_WARPS,
     DownTiles,
     LayerShape,
     ProductTiles,
@@ -19,10 +21,8 @@ from benchkit.kernels.warp_decode.configuration import (
     up_warps,
 )
 
-TUNED_WARPS, TUNED_DOWN_WARPS = (
-    8,
-    3,
-)  # of a CTA of gate/up and of a product down in the layer that was tuned (hidden 2048, intermediate 768)
+# of a CTA of gate/up and of a product down in the layer that was tuned (hidden 2048, intermediate 768)
+TUNED_WARPS, TUNED_DOWN_WARPS = 8, 3
 Row = tuple[int, Tiles]
 Product = TypeVar("Product", ProductTiles, DownTiles)
 
@@ -86,6 +86,11 @@ def rows(
     return down(groups, stages, tiles, flush, 1, warps, 0, registers, 2, ctas_per_sm=ctas_per_sm)
 
 
+def wide_rows(stages: int) -> DownTiles:
+    """``DownTiles`` with ``pairwise`` 2 whose rows product_wide.cu makes."""
+    return rows(WIDE_GROUPS, stages, 1, 2, 248, 1, warps=WIDE_WARPS)
+
+
 def _rows(*rows: tuple[int, ProductTiles, DownTiles, int]) -> tuple[Row, ...]:
     return tuple((tokens, Tiles(up=first, down=second, chains=chains)) for tokens, first, second, chains in rows)
 
@@ -95,13 +100,15 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
         (16, up(1, 2, 1, 2, 104, ahead=16), down(1, 2, 1, 1, 1, 12, 0, 96), 1),
         (64, up(1, 2, 1, 2, 104, walk=1), down(1, 2, 1, 1, 1, 12, 0, 136, walk=1), 1),
         (128, up(2, 2, 1, 1, 128, walk=1), down(1, 2, 1, 1, 1, 12, 0, 136, walk=1), 1),
-        (512, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 2, 2, 8, 0, 248, 1), 1),
+        (256, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 2, 2, 8, 0, 248, 1), 1),
+        (512, up(8, 3, 1, 2, 248, 1), wide_rows(3), 1),
     ),
     "bf16-packed": _rows(
         (16, up(1, 2, 1, 4, 104), down(1, 2, 1, 1, 1, 12, 0, 80), 1),
         (64, up(1, 2, 1, 4, 104, walk=1), down(1, 3, 1, 1, 1, 12, 0, 88), 1),
         (128, up(4, 4, 1, 2, 248, 1), down(4, 4, 1, 1, 1, 8, 0, 248), 1),
-        (512, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 2, 2, 8, 0, 248, 1), 1),
+        (256, up(4, 3, 1, 2, 248, 1), wide_rows(4), 1),
+        (512, up(8, 4, 1, 2, 248, 1), wide_rows(4), 1),
     ),
     "mxfp8-packed": _rows(
         (16, up(1, 2, 1, 4, 96, ahead=16), down(1, 2, 1, 1, 1, 12, 0, 88), 1),

@@ -96,7 +96,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
         ahead_block = 0;
         seek();
     };
-#pragma unroll 1
+#pragma unroll 1  // ptxas 13.0.88 unrolls such loops wrongly
     for (int i = 0; i < PRODUCT_STAGES && producer && left; i++) issue();
     lists.build_pairs(thread);
     if (!PRODUCT_UP) wait_for_predecessor();  // h, and the right to write rows; ids and weights are not written by kernel 1

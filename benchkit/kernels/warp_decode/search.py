@@ -4,7 +4,7 @@ Rules:
 1. What follows was chosen by counting (registers and spills of sm_90, shared memory, bytes in flight), and from what earlier searches and counters
    found (results/hardware: AWQ and MXFP8 lack warps, so there are forms with more of them and fewer registers or stages; two ``chains`` gained
    nothing). The rows of the table (dispatch.py) are always among it, so that a search never ends with less than there was.
-2. Larger token groups and forms that walk an expert's tokens are tried only where an expert has more than 8 tokens.
+2. Larger token groups and forms that walk an expert's tokens are tried only where an expert has more than 8 tokens, 8 groups from 33 on.
 3. On a GPU everything is compiled side by side before the first trial.
 """
 
@@ -19,6 +19,7 @@ from benchkit.kernels.contract import Params
 from benchkit.kernels.warp_decode.configuration import (
     GROUP,
     LAYOUTS,
+    WIDE_GROUPS,
     DownTiles,
     LayerShape,
     ProductTiles,
@@ -27,7 +28,7 @@ from benchkit.kernels.warp_decode.configuration import (
 )
 from benchkit.kernels.warp_decode.decode import device_limits, fit_problem
 from benchkit.kernels.warp_decode.decode_source import compile_decode, kernels
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, up, wide_rows
 
 _FEW, _MANY = 4, 64  # up to so many tokens a layer is latency; beyond so many its parts do not fit shared memory
 _COMPILERS = 16
@@ -35,8 +36,15 @@ _AHEAD = (16, 32)  # KiB of down's weights a CTA: 4 and 9 MB together, two or th
 
 # gate/up
 _UPS: Mapping[str, tuple[ProductTiles, ...]] = {
-    "bf16": (up(1, 2, 1, 2, 104), up(2, 2, 1, 1, 128), up(4, 3, 1, 2, 248, 1)),
-    "bf16-packed": (up(1, 2, 1, 4, 104), up(2, 2, 1, 1, 128), up(2, 2, 1, 2, 128), up(4, 4, 1, 2, 248, 1)),
+    "bf16": (up(1, 2, 1, 2, 104), up(2, 2, 1, 1, 128), up(4, 3, 1, 2, 248, 1), up(8, 3, 1, 2, 248, 1)),
+    "bf16-packed": (
+        up(1, 2, 1, 4, 104),
+        up(2, 2, 1, 1, 128),
+        up(2, 2, 1, 2, 128),
+        up(4, 3, 1, 2, 248, 1),
+        up(4, 4, 1, 2, 248, 1),
+        up(8, 4, 1, 2, 248, 1),
+    ),
     "mxfp8-packed": (up(1, 2, 1, 4, 96), up(1, 1, 1, 2, 80, 3), up(2, 2, 1, 2, 128), up(4, 4, 1, 2, 248, 1)),
     "awq-packed": (
         up(1, 2, 1, 4, 104),
@@ -81,10 +89,10 @@ _FEW_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
     "mxfp8-packed": (down(1, 1, 1, 1, 1, 24, 0, 80), down(1, 2, 1, 2, 2, 16, 0, 112)),
     "awq-packed": (down(1, 1, 1, 1, 1, 24, 0, 80), down(1, 2, 1, 2, 2, 16, 0, 112), down(1, 2, 1, 1, 1, 16, 0, 112)),
 }
-# rows of all SMs, added by a third kernel, for 1, 2 and 4 token groups
+# rows of all SMs, added by a third kernel, for 1, 2, 4 and 8 token groups
 _ROWS: Mapping[str, tuple[DownTiles, ...]] = {
-    "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 1, 136, 4), rows(4, 3, 1, 2, 248, 2)),
-    "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2)),
+    "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 1, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(3)),
+    "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(4)),
     "mxfp8-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 152, 4), rows(4, 3, 1, 2, 248, 2)),
     "awq-packed": (rows(1, 2, 2, 4, 112, 5), rows(2, 2, 2, 4, 152, 4), rows(4, 3, 2, 2, 248, 2)),
 }
@@ -100,6 +108,7 @@ _BUSY_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
         down(1, 2, 1, 1, 1, 12, 0, 136, walk=1),
         down(1, 3, 1, 1, 1, 12, 1, 168, walk=1),
         down(2, 2, 1, 1, 1, 12, 0, 128),
+        down(2, 3, 1, 2, 2, 12, 0, 168, 1),
         down(4, 4, 1, 1, 1, 8, 0, 248),
     ),
     "mxfp8-packed": (
@@ -114,14 +123,14 @@ _BUSY_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 
 def candidates(layout: str, tokens: int, busiest: int) -> tuple[Tiles, ...]:
     """The tiles to try for so many tokens, of which one expert has ``busiest``; without repetition."""
-    groups = [count for count in (1, 2, 4) if busiest > count // 2 * GROUP]
+    groups = [count for count in (1, 2, 4, WIDE_GROUPS) if busiest > count // 2 * GROUP]
     ups = [
         replace(each, walk=walk)
         for each in _UPS[layout]
         if each.groups in groups
         for walk in (0, 1)
         if (
-            busiest > each.entry_tokens if walk else 4 * each.entry_tokens > busiest
+            busiest > each.entry_tokens and not each.wide if walk else 4 * each.entry_tokens > busiest
         )  # else weights are streamed again and again
     ]
     if tokens <= _MANY:

@@ -20,11 +20,12 @@ from benchkit.kernels.warp_decode.configuration import (
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up, wide_rows
 from benchkit.kernels.warp_decode.search import candidates
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
 TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
+WIDE = Tiles(up=up(8, 4, 1, 2, 248, 1), down=wide_rows(4))
 
 
 def shape(layout: str = "bf16", **sizes: int) -> LayerShape:
@@ -78,7 +79,7 @@ def test_parameters_there_and_back():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"up_groups": 3}, "params.up_groups: expected one of 1, 2, 4, found 3"),
+        ({"up_groups": 3}, "params.up_groups: expected one of 1, 2, 4, 8, found 3"),
         ({"down_warps": 33}, "params.down_warps: expected an integer from 1 to 32, found 33"),
         ({"down_stages": True}, "params.down_stages: expected an integer from 1 to 32, found True"),
         ({"up_tiles": 2, "up_flush": 1}, "params.up_flush: expected a multiple of up_tiles = 2, found 1"),
@@ -105,6 +106,18 @@ def test_parameters_there_and_back():
         (
             {"down_walk": 1, "down_pairwise": 1},
             "params.down_pairwise: expected 0 with down_walk = 1, found 1",
+        ),
+        ({"down_groups": 8}, "params.down_groups: expected at most 4 with down_pairwise below 2, found 8"),
+        ({**as_params(WIDE), "up_flush": 4}, "params.up_flush: expected at most 2 with up_groups = 8, found 4"),
+        ({**as_params(WIDE), "up_walk": 1}, "params.up_walk: expected 0 with up_groups = 8, found 1"),
+        ({**as_params(WIDE), "down_tiles": 2}, "params.down_tiles: expected 1 with down_groups = 8, found 2"),
+        (
+            {**as_params(WIDE), "up_stages": 1},
+            "params.up_stages: expected 2 or more, a stage for each tile of a warp, found 1",
+        ),
+        (
+            {**as_params(WIDE), "down_stages": 1},
+            "params.down_stages: expected 2 or more, a stage for each tile of a warp, found 1",
         ),
         ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
         ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
@@ -144,6 +157,13 @@ def test_fp16_inputs():
     [
         (shape(), Tiles(up=up(1, 2, 2, 4, 104), down=TILES.down), 1, "bf16 needs up_tiles of at most 1, found 2"),
         (shape(), Tiles(up=TILES.up, down=TILES.down, chains=2), 1, "needs chains = 1 with bf16, found 2"),
+        (shape("mxfp8-packed"), WIDE, 1, "needs up_groups of at most 4 with mxfp8-packed, found 8"),
+        (
+            shape("awq-packed"),
+            Tiles(up=TILES.up, down=WIDE.down),
+            1,
+            "needs down_groups of at most 4 with awq-packed, found 8",
+        ),
         (
             shape(),
             Tiles(up=up(1, 2, 1, 1, 32, 7), down=TILES.down),
@@ -181,10 +201,11 @@ def test_tiles_that_do_not_fit(layer, tiles, tokens, text):
 
 
 def test_shared_memory_is_what_the_kernels_lay_out():
-    assert up_warps(shape()) == 8
-    assert up_warps(shape(hidden=64)) == 1
-    assert up_warps(shape(hidden=7168)) == 7  # 28 blocks of columns, 4 a warp
-    assert up_warps(shape(hidden=4352)) == 6  # 17 blocks, 3 a warp
+    assert up_warps(shape(), TILES.up) == 8
+    assert up_warps(shape(hidden=64), TILES.up) == 1
+    assert up_warps(shape(hidden=7168), TILES.up) == 7  # 28 blocks of columns, 4 a warp
+    assert up_warps(shape(hidden=4352), TILES.up) == 6  # 17 blocks, 3 a warp
+    assert up_warps(shape(hidden=64), WIDE.up) == 8
     # lists of 8 tokens x 8: 64 entries at most, a token a pair, 128 offsets, the length
     assert list_bytes(shape(), 8, 8) == 64 * 8 + 64 * 2 + 128 * 2 + 8
     assert list_bytes(shape(), 64, 16) == (128 + 32) * 8 + 512 * 2 + 128 * 2 + 8
@@ -192,10 +213,22 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     assert down_shared_bytes(shape("awq-packed"), TILES.down, 1) == 12 * 2 * 2184 + 12 * 64 + 64 + 32 + 16 + 256 + 8
 
 
+def test_inputs_of_64_tokens_lie_in_two_buffers():
+    lists = list_bytes(shape(), 512, 64)
+    assert lists == (128 + 64) * 8 + 4096 * 2 + 128 * 2 + 8
+    for of_part in (
+        up_shared_bytes(shape("bf16-packed"), WIDE.up, 512),
+        down_shared_bytes(shape("bf16-packed"), WIDE.down, 512),
+    ):
+        assert of_part == 8 * 4 * 4104 + 2 * 64 * 256 * 2 + lists
+
+
 def test_pairwise_needs_no_room_for_the_tokens():
     tiles = down(4, 3, 1, 2, 2, 8, 0, 248, 1)
     lists = list_bytes(shape(), 512, 32) + 2 * 4096
-    assert down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 4 + lists
+    assert (
+        down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 6 + lists
+    )  # bits, and 2 bytes a word of them
     assert scratch_elements(shape(), tiles, 512) == 4096 * (768 + 2 * 2048)
     assert scratch_elements(shape(), TILES.down, 512) == 4096 * 768
 

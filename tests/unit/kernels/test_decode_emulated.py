@@ -239,7 +239,7 @@ BUGS = {
     "h is read too soon": Bug("wait_for_predecessor();  // h, and the right to write y", "", WRONG),
     "lists are read too soon": Bug(f"scan(thread);\n{SYNC}", "scan(thread);\n", "a load of "),
     "lists are written too soon": Bug(
-        f"1u << token % 32);\n        }});\n{SYNC}", "1u << token % 32);\n        });\n", WRONG
+        f"(u32*)length + 1, 1u);\n        }});\n{SYNC}", "(u32*)length + 1, 1u);\n        });\n", WRONG
     ),
     "sums are added too soon": Bug("__syncthreads();  // one barrier a flush", "//", WRONG),
     "an output too far": Bug(

@@ -24,7 +24,7 @@ def test_the_rows_of_the_table_are_tried_everywhere(layout):
 def test_a_session_of_all_layouts_is_short():
     """Some forty milliseconds a trial."""
     count = sum(len(candidates(layout, *point)) for layout in LAYOUTS for point in (*UNIFORM, *SKEWED))
-    assert 1000 < count < 3200
+    assert 1000 < count < 3600
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -35,7 +35,7 @@ def test_larger_groups_only_where_an_expert_has_as_many_tokens(layout):
         (64, 9, 1, 2),
         (64, 17, 1, 4),
         (128, 16, 1, 2),
-        (512, 47, 1, 4),
+        (512, 47, 1, 8 if layout.startswith("bf16") else 4),
     ):
         tried = [tiles for tiles in candidates(layout, tokens, busiest) if tiles not in rows]
         found = {tiles.up.groups for tiles in tried}

@@ -7,7 +7,7 @@ import pytest
 from test_warp_decode_literal import sass
 
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, Tiles
-from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode, kernels, source
+from benchkit.kernels.warp_decode.decode_source import DOWN, GATE_UP, compile_decode, files, kernels, source
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, tiles_for
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -26,8 +26,9 @@ def row(layout: str, most: int) -> Tiles:
 
 
 @pytest.mark.parametrize(("layout", "most"), ROWS)
-@pytest.mark.parametrize("kernel", [GATE_UP, DOWN])
-def test_every_configuration_compiles(layout, most, kernel):
+@pytest.mark.parametrize("which", [0, 1])
+def test_every_configuration_compiles(layout, most, which):
+    kernel = kernels(row(layout, most))[which]
     cubin = compile_decode(shape(layout), kernel, row(layout, most), "sm_90", VERBOSE)
     assert kernel.encode() in cubin.code
     assert "error" not in cubin.log
@@ -94,6 +95,8 @@ def test_machine_code(layout, tmp_path):
 def test_the_prologue_is_not_unrolled():
     """ptxas 13.0.88 adds the step twice where it unrolls the loop that fills the ring."""
     for layout in LAYOUTS:
-        for kernel, stages in ((GATE_UP, "PRODUCT_STAGES"), (DOWN, "DOWN_STAGES")):
-            text = source(layout, kernel)
-            assert re.search(rf"#pragma unroll 1 [^\n]*\n    for \(int i = 0; i < {stages} && producer", text)
+        for tiles in (tiles for _, tiles in TABLE[layout]):
+            for kernel in kernels(tiles)[:2]:
+                stages = "DOWN_STAGES" if kernel == DOWN else "PRODUCT_STAGES"
+                text = source(files(layout, kernel, tiles))
+                assert re.search(rf"#pragma unroll 1 [^\n]*\n    for \(int i = 0; i < {stages} && producer", text)
