@@ -170,7 +170,8 @@ def test_few_pairs_are_listed_by_one_warp(case):
 
 def test_an_expert_that_stands_twice_counts_once():
     """Not allowed, but never worse than one lost routing weight: here the weights of both slots are the same."""
-    for case in (CASES[5], next(case for case in CASES if case.tiles.down.product)):
+    products = [case for case in CASES if case.tiles.down.product]
+    for case in (CASES[5], products[0], next(case for case in products if case.tiles.down.product.wide)):
         for tokens in (2, 12):
             x, ids, shares = batch(case, "uniform", tokens)
             ids[1, 1], shares[1, 1] = ids[1, 0], shares[1, 0]
@@ -253,9 +254,19 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
+WIDE_BUGS = {  # of product_wide.cu
+    "inputs are read too soon": Bug("__syncthreads();  // one barrier a chunk", "//", WRONG),
+    "one buffer of inputs": Bug("buffer ^= 1;", "", WRONG),
+    "a part of the columns is read twice": Bug("part * (Format::COLUMNS / 32 * LANES)", "0", WRONG),
+    "a tile of a warp is skipped": Bug("ahead_tile += WIDE_WARPS;", "ahead_tile += 2 * WIDE_WARPS;", "deadlock: "),
+    "rows before their inputs": Bug("if (!PRODUCT_UP) wait_for_predecessor();", "", WRONG),
+}
+
+
+@pytest.mark.parametrize("name", [*BUGS, *WIDE_BUGS])
 def test_bugs_are_found(name):
-    bug, case = BUGS[name], CASES[5]
+    bug = {**BUGS, **WIDE_BUGS}[name]
+    case = CASES[5] if name in BUGS else next(each for each in CASES if each.tiles.up.wide and each.sizes[1] == 576)
     x, ids, shares = batch(case, "one", 17)
     expected = truth(layer_of(case.layout, case.sizes), x, ids, shares)
     output, problem = emulate(layer_of(case.layout, case.sizes), case.tiles, x, ids, shares, seed=0, patch=bug)
