@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from benchkit.errors import DataError
 from benchkit.kernels.contract import Params
 from benchkit.kernels.marlin_selector import BLOCK_SIZES, tiles
+from benchkit.protocol.fields import as_toml
 
 Together: TypeAlias = Callable[[Params], object]  # DataError, "params.<name>: ...", where parameters do not go together
 _NOUNS = {int: "an integer", str: "a string", bool: "a boolean"}
@@ -100,7 +101,7 @@ def ceiling_together(params: Params) -> None:
     names = _METHODS[method]
     for name in (name for each in _METHODS.values() for name in each):
         if (name in names) is not (name in params):
-            found = "nothing" if name in names else f"{params[name]!r}"
+            found = "nothing" if name in names else as_toml(params[name])
             expected = CUDA_CEILING[name].expected if name in names else "nothing"
             raise DataError(f'params.{name}: expected {expected} with method "{method}", found {found}')
     if method == "bulk" and params["ctas_per_sm"] == 0:

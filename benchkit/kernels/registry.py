@@ -20,6 +20,7 @@ from benchkit.kernels import parameters
 from benchkit.kernels.contract import Params, Prepare, PreparedArm, Support
 from benchkit.kernels.parameters import Param, Together
 from benchkit.kernels.warp_decode.configuration import parse_tiles
+from benchkit.protocol.fields import as_toml
 
 Clock: TypeAlias = Literal["host", "cuda-event"]
 Space: TypeAlias = Callable[[Any], Iterable[Params]]
@@ -292,7 +293,7 @@ def param_problems(kernel_id: str, params: Params) -> tuple[str, ...]:
             if wanted.required:
                 problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found nothing")
         elif not wanted.takes(params[name]):
-            problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found {params[name]!r}")
+            problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found {as_toml(params[name])}")
     if not problems and line.together is not None:
         try:
             line.together(params)

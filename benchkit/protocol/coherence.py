@@ -6,7 +6,7 @@ One line a problem, ``path: what is wrong and what to do``.
 from collections import Counter
 from collections.abc import Iterator
 
-from benchkit.protocol.fields import some
+from benchkit.protocol.fields import shown, some
 from benchkit.protocol.limits import MAX_EXPONENT, is_derived_law
 from benchkit.protocol.model import Arm, ArraysFixture, MoeFixture, Protocol, Role
 from benchkit.protocol.rules import statistics_problems
@@ -34,7 +34,7 @@ def _sizes(protocol: Protocol) -> Iterator[str]:
         yield f"fixture.top_k: {fixture.top_k} exceeds experts = {fixture.experts}"
     for law in axes.get("routing", ()):
         if not is_derived_law(law):
-            yield f'operating_points.routing: expected "uniform" or "zipf-<a>" with an a of at most {MAX_EXPONENT}, found {law!r:.80}'
+            yield f'operating_points.routing: expected "uniform" or "zipf-<a>" with an a of at most {MAX_EXPONENT}, found {shown(law)}'
     yield from _groups(fixture)
     if fixture.routing_asset and fixture.routing_asset not in {asset.name for asset in protocol.assets}:
         yield f'fixture.routing_asset: no [[asset]] is named "{fixture.routing_asset}"'
@@ -45,7 +45,7 @@ def _integer_axis(axes: dict[str, tuple[int | str, ...]], name: str, why: str) -
     if values is None:
         yield f"operating_points.{name}: missing; {why}"
     elif any(not isinstance(value, int) or value < 1 for value in values):
-        yield f"operating_points.{name}: expected integers from 1, found {list(values)!s:.80}"
+        yield f"operating_points.{name}: expected integers from 1, found {shown(list(values))}"
 
 
 def _groups(fixture: MoeFixture) -> Iterator[str]:

@@ -87,7 +87,7 @@ def test_marlin_takes_each_tile_of_any_block():
 @pytest.mark.parametrize(
     ("kernel", "params", "problem"),
     [
-        ("marlin_moe", {"alignment": "foo"}, "alignment: expected one of native, stable for marlin_moe, found 'foo'"),
+        ("marlin_moe", {"alignment": "foo"}, 'alignment: expected one of native, stable for marlin_moe, found "foo"'),
         (
             "marlin_moe",
             {"alignment": "native", **MARLIN, "w13_thread_k": 65},
@@ -129,12 +129,12 @@ def test_marlin_takes_each_tile_of_any_block():
         (
             "moe_stage",
             {**TILES, "tile_m": 16, "stage": "sum"},
-            "stage: expected one of sort, pad, gather, up, silu, down, scatter, combine for moe_stage, found 'sum'",
+            'stage: expected one of sort, pad, gather, up, silu, down, scatter, combine for moe_stage, found "sum"',
         ),
         (
             "cuda_copy",
             {"method": "ring", "ctas_per_sm": 1},
-            "method: expected one of vector, bulk for cuda_copy, found 'ring'",
+            'method: expected one of vector, bulk for cuda_copy, found "ring"',
         ),
         (
             "cuda_copy",
@@ -164,7 +164,7 @@ def test_the_values_need_no_torch():
         "print(*registry.param_problems('marlin_moe', {'alignment': 'foo'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("alignment: expected one of native, stable for marlin_moe, found 'foo'\n", "")
+    assert (done.stdout, done.stderr) == ('alignment: expected one of native, stable for marlin_moe, found "foo"\n', "")
 
 
 @pytest.mark.parametrize(
