@@ -91,7 +91,7 @@ def _arms(protocol: Protocol) -> Iterator[str]:
             if point not in points:
                 yield f"arm[{index}]: {arm.name} names the point {point}, which is none of {some(points)}"
         if arm.part_of is not None and arm.part_of not in names:
-            yield f"arm[{index}].part_of: no arm is named {arm.part_of}"
+            yield f"arm[{index}].part_of: no arm is named {arm.part_of}; expected one of {some(names)}"
         if arm.tolerance.truth not in protocol.truths:
             yield f'arm[{index}].correctness.truth: "{arm.tolerance.truth}" is not among correctness.truths'
         if arm.tolerance.deterministic and not protocol.repeats and not arm.role.is_control:
@@ -138,7 +138,7 @@ def _comparisons(protocol: Protocol) -> Iterator[str]:
         pair = (comparison.candidate, comparison.baseline)
         missing = [name for name in pair if name not in arms]
         for name in missing:
-            yield f"{path}: no arm is named {name}"
+            yield f"{path}: no arm is named {name}; expected one of {some(arms)}"
         if missing:
             continue
         if pair in seen:

@@ -140,7 +140,7 @@ def test_all_problems_at_once_with_their_paths() -> None:
         (
             'candidate = "cand"',
             'candidate = "nobody"',
-            "comparison[0]: no arm is named nobody",
+            "comparison[0]: no arm is named nobody; expected one of aa, base, cand",
         ),
         (
             "process_pairs = 5",
@@ -204,6 +204,20 @@ def test_routings_and_batches_are_shown_as_they_are_written() -> None:
     )
     assert problems(changed("batch = [1, 4]", 'batch = ["1", "4"]'))[0] == (
         'operating_points.batch: expected integers from 1, found array ["1", "4"]'
+    )
+
+
+def test_an_arm_that_is_not_there_is_told_beside_those_that_are() -> None:
+    there = "aa, base, cand, copy, delayed, read"
+    assert problems(
+        changed('candidate = "cand"', 'candidate = "nobody"').replace("baseline = ", 'baseline = "no" #')
+    ) == (
+        f"comparison[0]: no arm is named nobody; expected one of {there}",
+        f"comparison[0]: no arm is named no; expected one of {there}",
+    )
+    component = 'role = "component"\npart_of = "whole"\ncounted_bytes = "w13"'
+    assert f"arm[1].part_of: no arm is named whole; expected one of {there}" in problems(
+        changed('role = "candidate"', component)
     )
 
 
