@@ -3,12 +3,12 @@
 Rules:
 1. Nothing here imports torch. The files of the kernels are part of published digests and stay as they are: what their parsers take is said here
    again, and held against them by tests/unit/kernels/test_parameters.py.
-2. What depends on a layer or on a device is no matter of this table: ``prepare`` answers it with a Support.
+2. What depends on a layer or on a device is no matter of this table: ``refusals`` and ``prepare`` answer it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from benchkit.errors import DataError
 from benchkit.kernels.contract import Params
@@ -173,8 +173,6 @@ MARLIN: Mapping[str, Param] = {  # benchkit.kernels.marlin says what each of the
     **{f"{gemm}_{name}": param for gemm in ("w13", "w2") for name, param in _LAUNCH.items()},
 }
 
-NATIVE_EXPERTS = 992
-
 
 def marlin_together(params: Params) -> None:
     """A launch of a GEMM is given as a whole, or not at all; its tile is one of the op's."""
@@ -187,11 +185,3 @@ def marlin_together(params: Params) -> None:
         if given and (given[0], given[1]) not in _TILES:
             known = ", ".join(f"{k} x {n}" for k, n in _TILES)
             raise DataError(f"params.{gemm}_thread_k: expected a tile {known}, found {given[0]} x {given[1]}")
-
-
-def marlin_refuses(params: Params, inputs: Any) -> str | None:
-    """vLLM's own alignment pads the number of experts to a multiple of 32 and takes fewer than 1024."""
-    experts = inputs.weights.experts
-    if params["alignment"] == "native" and experts > NATIVE_EXPERTS:
-        return f"native alignment needs at most {NATIVE_EXPERTS} experts (stable alignment takes any number), found {experts}"
-    return None
