@@ -36,16 +36,22 @@ def lock(path: Path, *, replace: bool, sources: bool = False) -> Lock:
     LockError
         Another lock is there and may not be replaced.
     """
-    protocol = read_protocol(path)
-    problems = kernel_problems(protocol)
-    if problems:
-        raise ProtocolError(problems, str(path))
+    protocol = sound_protocol(path)
     for asset in protocol.assets:
         asset_path(protocol, asset, path.parent)
     if sources:
         with filled_sources(path, arm_sources(protocol)):
             return lock(path, replace=replace)
     return write_lock(path, _made(protocol, path), replace=replace)
+
+
+def sound_protocol(path: Path) -> Protocol:
+    """The protocol at ``path``; ProtocolError where it, a kernel id or a parameter is wrong, all problems at once."""
+    protocol = read_protocol(path)
+    problems = kernel_problems(protocol)
+    if problems:
+        raise ProtocolError(problems, str(path))
+    return protocol
 
 
 def preview(path: Path) -> LockedProtocol:
