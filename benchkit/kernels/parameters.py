@@ -3,16 +3,17 @@
 Rules:
 1. Nothing here imports torch. The files of the kernels are part of published digests and stay as they are: what their parsers take is said here
    again, and held against them by tests/unit/kernels/test_parameters.py.
-2. What depends on a layer or on a device is no matter of this table: ``prepare`` answers it with a Support.
+2. What depends on a layer or on a device is no matter of this table: ``refusals`` and ``prepare`` answer it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from benchkit.errors import DataError
 from benchkit.kernels.contract import Params
 from benchkit.kernels.marlin_selector import BLOCK_SIZES, tiles
+from benchkit.protocol.fields import as_toml
 
 Together: TypeAlias = Callable[[Params], object]  # DataError, "params.<name>: ...", where parameters do not go together
 _NOUNS = {int: "an integer", str: "a string", bool: "a boolean"}
@@ -100,7 +101,7 @@ def ceiling_together(params: Params) -> None:
     names = _METHODS[method]
     for name in (name for each in _METHODS.values() for name in each):
         if (name in names) is not (name in params):
-            found = "nothing" if name in names else f"{params[name]!r}"
+            found = "nothing" if name in names else as_toml(params[name])
             expected = CUDA_CEILING[name].expected if name in names else "nothing"
             raise DataError(f'params.{name}: expected {expected} with method "{method}", found {found}')
     if method == "bulk" and params["ctas_per_sm"] == 0:
@@ -172,8 +173,6 @@ MARLIN: Mapping[str, Param] = {  # benchkit.kernels.marlin says what each of the
     **{f"{gemm}_{name}": param for gemm in ("w13", "w2") for name, param in _LAUNCH.items()},
 }
 
-NATIVE_EXPERTS = 992
-
 
 def marlin_together(params: Params) -> None:
     """A launch of a GEMM is given as a whole, or not at all; its tile is one of the op's."""
@@ -186,11 +185,3 @@ def marlin_together(params: Params) -> None:
         if given and (given[0], given[1]) not in _TILES:
             known = ", ".join(f"{k} x {n}" for k, n in _TILES)
             raise DataError(f"params.{gemm}_thread_k: expected a tile {known}, found {given[0]} x {given[1]}")
-
-
-def marlin_refuses(params: Params, inputs: Any) -> str | None:
-    """vLLM's own alignment pads the number of experts to a multiple of 32 and takes fewer than 1024."""
-    experts = inputs.weights.experts
-    if params["alignment"] == "native" and experts > NATIVE_EXPERTS:
-        return f"native alignment needs at most {NATIVE_EXPERTS} experts (stable alignment takes any number), found {experts}"
-    return None

@@ -16,10 +16,12 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from benchkit.errors import DataError
-from benchkit.kernels import parameters
+from benchkit.kernels import parameters, refusals
 from benchkit.kernels.contract import Params, Prepare, PreparedArm, Support
 from benchkit.kernels.parameters import Param, Together
+from benchkit.kernels.refusals import LayerSizes, Refuses
 from benchkit.kernels.warp_decode.configuration import parse_tiles
+from benchkit.protocol.fields import as_toml
 
 Clock: TypeAlias = Literal["host", "cuda-event"]
 Space: TypeAlias = Callable[[Any], Iterable[Params]]
@@ -47,7 +49,7 @@ class KernelEntry:
     together:
         Raises DataError where parameters, each one sound, do not go together; None: any do.
     refuses:
-        Why these parameters are not for these inputs, or None; asked before the kernel's own module is.
+        Why these parameters are not for a layer of these sizes, or None; asked at the lock, and before the kernel's own module is.
     packages:
         Distributions beside torch whose code it runs; their versions stand in the environment record.
     space:
@@ -61,7 +63,7 @@ class KernelEntry:
     sources: tuple[str, ...]
     params: Mapping[str, Param] = field(default_factory=dict)
     together: Together | None = None
-    refuses: Callable[[Params, Any], str | None] | None = None
+    refuses: Refuses | None = None
     packages: tuple[str, ...] = ()
     space: str | None = None
 
@@ -100,6 +102,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=("kernels/cpu.py", "kernels/threads.py"),
             params={"tile": parameters.COUNT, "threads": parameters.THREADS},
+            refuses=refusals.weights("fp32"),
             space="expert_centric_space",
         ),
         "cpu_output_centric": KernelEntry(
@@ -109,6 +112,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=("kernels/cpu.py", "kernels/threads.py"),
             params={"threads": parameters.THREADS},
+            refuses=refusals.weights("fp32"),
         ),
         "cpu_copy": KernelEntry(
             module="benchkit.kernels.ceilings",
@@ -163,7 +167,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             ),
             params=parameters.MARLIN,
             together=parameters.marlin_together,
-            refuses=parameters.marlin_refuses,
+            refuses=refusals.marlin,
             packages=("vllm",),
             space="space",
         ),
@@ -174,6 +178,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=_EXPERT_CENTRIC_SOURCES,
             params=parameters.EXPERT_CENTRIC,
+            refuses=refusals.expert_centric,
             space="space",
         ),
         "moe_fused": KernelEntry(
@@ -183,6 +188,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=_EXPERT_CENTRIC_SOURCES,
             params=parameters.EXPERT_CENTRIC,
+            refuses=refusals.expert_centric,
             space="space",
         ),
         "moe_stage": KernelEntry(
@@ -192,6 +198,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=("fixture/mxfp8.py", "kernels/expert_centric_stages.py", *_EXPERT_CENTRIC_SOURCES),
             params=parameters.STAGE,
+            refuses=refusals.expert_centric,
         ),
         "vllm_fused_experts": KernelEntry(
             module="benchkit.kernels.vllm_fused",
@@ -199,6 +206,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             clock="cuda-event",
             fixture="moe",
             sources=("kernels/vllm_fused.py", "kernels/vllm_ops.py", _WARP_DECODE_LAYER),
+            refuses=refusals.weights("bf16"),
             packages=("vllm",),
         ),
         "wd_awq": KernelEntry(
@@ -209,6 +217,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=_decode_sources("awq"),
             params=parameters.DECODE,
             together=parse_tiles,
+            refuses=refusals.decode("awq-packed"),
             space="space_awq",
         ),
         "wd_bf16": KernelEntry(
@@ -219,6 +228,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=_decode_sources("bf16"),
             params=parameters.DECODE,
             together=parse_tiles,
+            refuses=refusals.decode("bf16"),
             space="space_bf16",
         ),
         "wd_bf16_packed": KernelEntry(
@@ -229,6 +239,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=_decode_sources("bf16"),
             params=parameters.DECODE,
             together=parse_tiles,
+            refuses=refusals.decode("bf16-packed"),
             space="space_bf16_packed",
         ),
         "wd_literal": KernelEntry(
@@ -243,6 +254,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
                 "kernels/warp_decode/literal.py",
             ),
             params=parameters.LITERAL,
+            refuses=refusals.weights("bf16", "mxfp8"),
             space="space",
         ),
         "wd_mxfp8": KernelEntry(
@@ -253,6 +265,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             sources=_decode_sources("mxfp8"),
             params=parameters.DECODE,
             together=parse_tiles,
+            refuses=refusals.decode("mxfp8-packed"),
             space="space_mxfp8",
         ),
         "wd_portable": KernelEntry(
@@ -262,6 +275,7 @@ KERNELS: Mapping[str, KernelEntry] = MappingProxyType(
             fixture="moe",
             sources=(_WARP_DECODE_LAYER, "kernels/warp_decode/portable.py", "kernels/warp_decode/tiles.py"),
             params=parameters.PORTABLE,
+            refuses=refusals.weights("bf16", "mxfp8"),
             space="space",
         ),
     }
@@ -292,13 +306,31 @@ def param_problems(kernel_id: str, params: Params) -> tuple[str, ...]:
             if wanted.required:
                 problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found nothing")
         elif not wanted.takes(params[name]):
-            problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found {params[name]!r}")
+            problems.append(f"{name}: expected {wanted.expected} for {kernel_id}, found {as_toml(params[name])}")
     if not problems and line.together is not None:
         try:
             line.together(params)
         except DataError as error:
             problems.append(str(error).removeprefix("params."))
     return tuple(problems)
+
+
+def refusal(kernel_id: str, params: Params, layer: LayerSizes) -> str | None:
+    """Why a kernel cannot run on a layer of these sizes, whatever the machine, or None; ``params`` are those that it takes."""
+    refuses = entry(kernel_id).refuses
+    return None if refuses is None else refuses(params, layer)
+
+
+def _sizes(inputs: Any) -> LayerSizes:
+    weights = inputs.weights
+    return LayerSizes(
+        experts=weights.experts,
+        hidden=weights.hidden,
+        intermediate=weights.intermediate,
+        top_k=inputs.top_k,
+        weight_format=weights.weight_format,
+        tokens=inputs.tokens,
+    )
 
 
 def prepare(kernel_id: str, inputs: object, params: Params) -> PreparedArm | Support:
@@ -310,7 +342,7 @@ def prepare(kernel_id: str, inputs: object, params: Params) -> PreparedArm | Sup
     if problems:
         raise DataError("; ".join(f"params.{problem}" for problem in problems))
     line = entry(kernel_id)
-    reason = line.refuses(params, inputs) if line.refuses else None
+    reason = refusal(kernel_id, params, _sizes(inputs)) if line.refuses else None
     if reason is not None:
         return Support.no(reason)
     function = cast(Prepare, getattr(import_module(line.module), line.function))

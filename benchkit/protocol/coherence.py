@@ -6,7 +6,7 @@ One line a problem, ``path: what is wrong and what to do``.
 from collections import Counter
 from collections.abc import Iterator
 
-from benchkit.protocol.fields import some
+from benchkit.protocol.fields import shown, some
 from benchkit.protocol.limits import MAX_EXPONENT, is_derived_law
 from benchkit.protocol.model import Arm, ArraysFixture, MoeFixture, Protocol, Role
 from benchkit.protocol.rules import statistics_problems
@@ -34,7 +34,7 @@ def _sizes(protocol: Protocol) -> Iterator[str]:
         yield f"fixture.top_k: {fixture.top_k} exceeds experts = {fixture.experts}"
     for law in axes.get("routing", ()):
         if not is_derived_law(law):
-            yield f'operating_points.routing: expected "uniform" or "zipf-<a>" with an a of at most {MAX_EXPONENT}, found {law!r:.80}'
+            yield f'operating_points.routing: expected "uniform" or "zipf-<a>" with an a of at most {MAX_EXPONENT}, found {shown(law)}'
     yield from _groups(fixture)
     if fixture.routing_asset and fixture.routing_asset not in {asset.name for asset in protocol.assets}:
         yield f'fixture.routing_asset: no [[asset]] is named "{fixture.routing_asset}"'
@@ -45,7 +45,7 @@ def _integer_axis(axes: dict[str, tuple[int | str, ...]], name: str, why: str) -
     if values is None:
         yield f"operating_points.{name}: missing; {why}"
     elif any(not isinstance(value, int) or value < 1 for value in values):
-        yield f"operating_points.{name}: expected integers from 1, found {list(values)!s:.80}"
+        yield f"operating_points.{name}: expected integers from 1, found {shown(list(values))}"
 
 
 def _groups(fixture: MoeFixture) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _arms(protocol: Protocol) -> Iterator[str]:
             if point not in points:
                 yield f"arm[{index}]: {arm.name} names the point {point}, which is none of {some(points)}"
         if arm.part_of is not None and arm.part_of not in names:
-            yield f"arm[{index}].part_of: no arm is named {arm.part_of}"
+            yield f"arm[{index}].part_of: no arm is named {arm.part_of}; expected one of {some(names)}"
         if arm.tolerance.truth not in protocol.truths:
             yield f'arm[{index}].correctness.truth: "{arm.tolerance.truth}" is not among correctness.truths'
         if arm.tolerance.deterministic and not protocol.repeats and not arm.role.is_control:
@@ -138,7 +138,7 @@ def _comparisons(protocol: Protocol) -> Iterator[str]:
         pair = (comparison.candidate, comparison.baseline)
         missing = [name for name in pair if name not in arms]
         for name in missing:
-            yield f"{path}: no arm is named {name}"
+            yield f"{path}: no arm is named {name}; expected one of {some(arms)}"
         if missing:
             continue
         if pair in seen:

@@ -5,9 +5,11 @@ Rules:
 2. Booleans are no integers, integers are no floats; NaN, infinities and integers beyond 2**53 - 1 are refused, since the digest is taken over JSON.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time
 from typing import Any
 
 MAX_INTEGER = (1 << 53) - 1
@@ -16,12 +18,29 @@ _LONG = 10**40
 _FEW = 8
 
 
-def shown(value: object) -> str:
-    """A value as a message shows it."""
-    names = {bool: "boolean", int: "integer", float: "float", str: "string", dict: "table", list: "array"}
+def as_toml(value: object) -> str:
+    """A value as a protocol writes it; of an integer that is too long to show, its size."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key} = {as_toml(item)}' for key, item in value.items())}}}"
     if isinstance(value, int) and abs(value) > _LONG:
         return f"integer of {value.bit_length()} bits"
-    text = repr(value)
+    return repr(value)
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its type, and as much of it as fits."""
+    names = {bool: "boolean", int: "integer", float: "float", str: "string", dict: "table", list: "array"}
+    text = as_toml(value)
+    if isinstance(value, int) and abs(value) > _LONG:
+        return text
     return f"{names.get(type(value), type(value).__name__)} {text if len(text) <= 80 else text[:77] + '...'}"
 
 

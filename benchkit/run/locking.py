@@ -9,7 +9,9 @@ import tomlkit
 from benchkit.errors import DataError, ProtocolError
 from benchkit.fixture.traffic import asset_path, point_traffic, routing_at
 from benchkit.kernels import registry
+from benchkit.kernels.refusals import LayerSizes
 from benchkit.plan import plan_digest, schedule
+from benchkit.protocol.fields import some
 from benchkit.protocol.files import write_text
 from benchkit.protocol.lock import (
     Lock,
@@ -34,16 +36,22 @@ def lock(path: Path, *, replace: bool, sources: bool = False) -> Lock:
     LockError
         Another lock is there and may not be replaced.
     """
-    protocol = read_protocol(path)
-    problems = kernel_problems(protocol)
-    if problems:
-        raise ProtocolError(problems, str(path))
+    protocol = sound_protocol(path)
     for asset in protocol.assets:
         asset_path(protocol, asset, path.parent)
     if sources:
         with filled_sources(path, arm_sources(protocol)):
             return lock(path, replace=replace)
     return write_lock(path, _made(protocol, path), replace=replace)
+
+
+def sound_protocol(path: Path) -> Protocol:
+    """The protocol at ``path``; ProtocolError where it, a kernel id or a parameter is wrong, all problems at once."""
+    protocol = read_protocol(path)
+    problems = kernel_problems(protocol)
+    if problems:
+        raise ProtocolError(problems, str(path))
+    return protocol
 
 
 def preview(path: Path) -> LockedProtocol:
@@ -70,12 +78,41 @@ def bytes_by_point(protocol: Protocol, folder: Path) -> dict[str, tuple[int, int
 
 
 def kernel_problems(protocol: Protocol) -> list[str]:
-    """What the registry has against the arms: unknown kernels, parameters that they do not take, the wrong clock or fixture."""
-    return [
+    """What the registry has against the arms: unknown kernels, parameters that they do not take, the wrong clock or fixture, and, where
+    nothing of that kind is wrong, points at which the baseline or all candidates could not run on any machine.
+    """
+    problems = [
         f"arm[{index}].{problem}"
         for index, arm in enumerate(protocol.arms)
         if not arm.role.is_control
         for problem in _arm_problems(protocol, arm)
+    ]
+    return problems or _refused_points(protocol)
+
+
+def _refused_points(protocol: Protocol) -> list[str]:
+    fixture = protocol.fixture
+    if not isinstance(fixture, MoeFixture):
+        return []
+    found: dict[tuple[str, str], list[str]] = {}  # who cannot run, and why -> points
+    for point in protocol.points:
+        layer = LayerSizes(
+            experts=fixture.experts,
+            hidden=fixture.hidden,
+            intermediate=fixture.intermediate,
+            top_k=fixture.top_k,
+            weight_format=fixture.weight_format,
+            tokens=point.integer("batch"),
+        )
+        for role, who in ((Role.BASELINE, "the baseline cannot"), (Role.CANDIDATE, "no candidate can")):
+            arms = [arm for arm in protocol.arms_at(point.id) if arm.role is role]
+            reasons = {arm.name: registry.refusal(arm.kernel, arm.params_at(point.id), layer) for arm in arms}
+            if arms and all(reasons.values()):
+                why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+                found.setdefault((who, why), []).append(point.id)
+    return [
+        f"operating_points: {who} run at {some(points)} ({why}); leave such points out, or change the fixture or the kernel"
+        for (who, why), points in found.items()
     ]
 
 

@@ -12,7 +12,7 @@ from benchkit.protocol.lock import load_locked, lock_path
 from benchkit.protocol.model import Protocol
 from benchkit.protocol.parse import read_protocol
 from benchkit.protocol.study import MECHANISM, load_locked_study, protocol_kind, read_study
-from benchkit.run.locking import arm_sources, kernel_problems, preview, source_problems
+from benchkit.run.locking import arm_sources, preview, sound_protocol, source_problems
 
 _START_S = 4.0  # imports, inputs and correctness of one process, roughly
 
@@ -27,10 +27,7 @@ def check_protocol(path: Path) -> list[str]:
     MachineError
         They are right, but this machine cannot run them.
     """
-    protocol = read_protocol(path)
-    problems = kernel_problems(protocol)
-    if problems:
-        raise ProtocolError(problems, str(path))
+    protocol = sound_protocol(path)
     for asset in protocol.assets:
         asset_path(protocol, asset, path.parent)
     for point in protocol.points:
@@ -50,11 +47,11 @@ def check_protocol(path: Path) -> list[str]:
 
 
 def describe_plan(path: Path, process: int) -> list[str]:
-    """The order of one process, and the size of the whole run."""
+    """The order of one process, and the size of the whole run; ProtocolError on what ``check_protocol`` refuses, too."""
+    protocol = sound_protocol(path)
     planned = plan(preview(path))
     if process >= len(planned.processes):
         raise DataError(f"--process {process}: the plan has processes 0 to {len(planned.processes) - 1}")
-    protocol = planned.protocol
     lines = [
         f"{protocol.id}: {len(planned.processes)} process pairs x {planned.samples_per_process} samples, "
         f"{protocol.schedule.blocks} blocks of {protocol.timing.samples_per_block} per arm and point",

@@ -559,6 +559,36 @@ def test_a_draft_can_be_checked_and_planned(tmp_path: Path, run_benchkit: Run) -
     assert not protocol.with_suffix(".lock").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "tile = 4",
+            "tile = true",
+            "arm[0].params.tile: expected an integer of at least 1 for cpu_expert_centric, found true",
+        ),
+        (
+            'kernel = "cpu_output_centric"',
+            'kernel = "cpu_copy"',
+            'arm[1].kernel: cpu_copy takes a fixture "arrays", this arm gets "moe"',
+        ),
+        (
+            'weight_format = "fp32"',
+            'weight_format = "bf16"',
+            "operating_points: the baseline cannot run at batch=1, batch=4 (base: needs fp32 weights, found bf16); "
+            "leave such points out, or change the fixture or the kernel",
+        ),
+    ],
+)
+def test_check_lock_and_plan_refuse_alike(tmp_path: Path, run_benchkit: Run, old: str, new: str, problem: str) -> None:
+    protocol = tmp_path / "draft.toml"
+    protocol.write_text(PROTOCOL.read_text("utf-8").replace(old, new, 1), "utf-8")
+    said = {command: run_benchkit(command, protocol) for command in ("check", "lock", "plan")}
+    assert {(done.returncode, done.stdout, done.stderr) for done in said.values()} == {(2, "", said["check"].stderr)}
+    assert f"  {problem}\n" in said["check"].stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["draft.toml"]
+
+
 def test_unlocked_and_edited_protocols_do_not_run(tmp_path: Path, run_benchkit: Run) -> None:
     protocol = tmp_path / "host.toml"
     shutil.copyfile(PROTOCOL, protocol)

@@ -388,6 +388,37 @@ def test_rows_ascend(keys: list[tuple[int, int]], row: int | None, before: str, 
 
 
 @pytest.mark.parametrize(
+    ("moded", "said"),
+    [
+        (lambda row: True, None),
+        (lambda row: row["arm"] == "base", None),
+        (lambda row: (row["arm"], row["point"]) == ("base", "batch=4"), None),
+        (lambda row: row["arm"] != "cand" or row["process"] != 4, "null (4 rows)"),
+        (
+            lambda row: (row["arm"], row["process"], row["repeat"]) != ("cand", 2, 1) or row["point"] == "batch=1",
+            "null",
+        ),
+    ],
+)
+def test_an_arm_at_a_point_has_modes_or_has_none(moded: Callable[[builder.Row], bool], said: str | None) -> None:
+    first: list[tuple[int, str]] = []
+
+    def change(rows: Rows) -> None:
+        for number, row in enumerate(rows):
+            row["mode_sha256"] = builder.sha("mode") if moded(row) else None
+            if row["arm"] == "cand" and not moded(row):
+                first.append((number, row["point"]))
+
+    found = schema(with_rows(cuda(), "repeats", change))
+    if said is None:
+        assert found == []
+        return
+    at, point = first[0]
+    wanted = f"a digest, as in other repeats of cand at {point}"
+    assert found == [(R.SCHEMA_VALUE, f"repeats.parquet:mode_sha256[{at}]", wanted, said)]
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
         ((1 + 1e-9, 0.0, 0.0), None),

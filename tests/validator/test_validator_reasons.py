@@ -451,6 +451,12 @@ CUDA: dict[str, tuple[Callable[[Draft], object], list[R]]] = {
     "no cache": (lambda d: set_all(d.tables["processes"], l2_bytes=0), [R.CACHE_NOT_COLD]),
     "a cache smaller than the GPU's": (lambda d: whole_gpu(d, "NVIDIA H200"), [R.CACHE_NOT_COLD]),
     "200 readings alike": (lambda d: set_all(d.tables["telemetry"], temperature_c=40), [R.TELEMETRY_FROZEN]),
+    "a mode missing among others": (
+        lambda d: set_all(
+            [row for row in d.tables["repeats"] if row["arm"] == "base"][1:], mode_sha256=builder.sha("mode")
+        ),
+        [R.SCHEMA_VALUE],
+    ),
     "an output beside those of the repeats": (
         lambda d: d.tables["correctness"][0].update(output_sha256="0" * 64),
         [],  # a gate

@@ -8,7 +8,8 @@ Rules:
    NaN, which a wrong output may give, is left to the tolerances.
 5. Digests are 64 hexadecimal digits, launch shapes three numbers, clocks more than 0.
 6. Rows ascend by process, then attempt, in every table that has them.
-7. Footer keys and field metadata are checked where they are present; their absence is a note.
+7. ``mode_sha256`` is null in all repeats of an arm at a point (an arm without an alignment) or in none.
+8. Footer keys and field metadata are checked where they are present; their absence is a note.
 """
 
 import re
@@ -106,6 +107,8 @@ def _values(frame: Frame, protocol: Protocol) -> Iterator[Finding]:
             yield _first(frame, "power_w", unreal, "a finite number", power[int(np.argmax(unreal))])
     yield from _patterns(frame)
     yield from _ascending(frame)
+    if frame.name == "repeats":
+        yield from _modes(frame)
     if frame.name == "correctness":
         for column, bad, expected in _errors(frame):
             if bad.any():
@@ -144,6 +147,18 @@ def _ascending(frame: Frame) -> Iterator[Finding]:
         where = f"{frame.name}.parquet:process[{row}]"
         got = f"process {process[row]}, attempt {attempt[row]} after process {process[row - 1]}, attempt {attempt[row - 1]}"
         yield _value(where, "rows ascending by process and attempt", got)
+
+
+def _modes(frame: Frame) -> Iterator[Finding]:
+    """A null among digests: an arm has an alignment or has none. Nothing where the bundle holds no mode at all."""
+    point, arm, mode = (frame.texts[column] for column in ("point", "arm", "mode_sha256"))
+    null = mode.codes < 0
+    place = point.codes.astype(np.int64) * len(arm.values) + arm.codes
+    mixed = null & np.isin(place, place[~null])
+    if mixed.any():
+        row = int(np.argmax(mixed))
+        expected = f"a digest, as in other repeats of {frame.text('arm', row)} at {frame.text('point', row)}"
+        yield _first(frame, "mode_sha256", mixed, expected[:300], "null")
 
 
 def _flush(frame: Frame, protocol: Protocol) -> Iterator[Finding]:

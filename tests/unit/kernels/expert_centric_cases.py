@@ -245,7 +245,7 @@ def test_refused_parameters():
         with pytest.raises(DataError, match=rf"params\.{name}: {text}"):
             registry.prepare("moe_fused", layer(), {**PARAMS, name: value})
     with pytest.raises(
-        DataError, match=r"params\.stage: expected one of sort, pad, gather, .* for moe_stage, found 'norm'"
+        DataError, match=r"params\.stage: expected one of sort, pad, gather, .* for moe_stage, found \"norm\""
     ):
         registry.prepare("moe_stage", layer(), {**PARAMS, "stage": "norm"})
 

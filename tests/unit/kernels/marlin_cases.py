@@ -252,7 +252,7 @@ def test_no_tokens(weights, installed):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"alignment": "best"}, "params.alignment: expected one of native, stable for marlin_moe, found 'best'"),
+        ({"alignment": "best"}, 'params.alignment: expected one of native, stable for marlin_moe, found "best"'),
         (
             {"alignment": "native", "w2_thread_k": 64},
             "params.w2_thread_n: expected all or none of w2_thread_k, w2_thread_n, w2_blocks_per_sm, found nothing",

@@ -10,7 +10,7 @@ from benchkit.kernels import registry
 from benchkit.kernels.contract import Support
 from benchkit.kernels.warp_decode import checkpoint_bf16, moe_decode, pack_bf16, pack_mxfp8
 from benchkit.kernels.warp_decode.arms import packed_layer
-from benchkit.kernels.warp_decode.configuration import as_params, parse_tiles
+from benchkit.kernels.warp_decode.configuration import LAYOUTS, as_params, parse_tiles
 from benchkit.kernels.warp_decode.decode import call_problem
 from benchkit.kernels.warp_decode.dispatch import TABLE
 
@@ -100,7 +100,9 @@ def test_a_layout_that_nobody_knows():
 
 @pytest.mark.parametrize(("kernel", "layout"), KERNELS.items())
 def test_arms_say_no_without_a_gpu(kernel, layout):
-    inputs = make_inputs(layer(), route("uniform", 1, TOKENS, EXPERTS, TOP_K))
+    sizes = {"experts": EXPERTS, "hidden": HIDDEN, "intermediate": 128, "copies": 1}
+    weights = make_weights(seed=1, **sizes, weight_format=LAYOUTS[layout].weight_format)
+    inputs = make_inputs(weights, route("uniform", 1, TOKENS, EXPERTS, TOP_K))
     answer = registry.prepare(kernel, inputs, as_params(TABLE[layout][0][1]))
     assert answer == Support.no("needs a layer on a GPU, found it on cpu")
 

@@ -59,8 +59,8 @@ def test_an_unknown_kernel_lists_the_known(ask):
             "cpu_expert_centric",
             {"tile": True, "threads": "4"},
             (
-                "threads: expected an integer of at least 1 for cpu_expert_centric, found '4'",
-                "tile: expected an integer of at least 1 for cpu_expert_centric, found True",
+                'threads: expected an integer of at least 1 for cpu_expert_centric, found "4"',
+                "tile: expected an integer of at least 1 for cpu_expert_centric, found true",
             ),
         ),
         (

@@ -85,7 +85,7 @@ def test_bom_duplicates_and_wrong_types_are_refused() -> None:
         "warmup.samples: expected an integer from 0 to 100000, found float 2.0",
     )
     assert problems(changed("blocks = 3", "blocks = true")) == (
-        "schedule.blocks: expected an integer from 1 to 100000, found boolean True",
+        "schedule.blocks: expected an integer from 1 to 100000, found boolean true",
     )
     with pytest.raises(ProtocolError, match="byte 0"):
         parse_protocol(b"\xff\xfe", "x")
@@ -137,7 +137,11 @@ def test_all_problems_at_once_with_their_paths() -> None:
         ),
         ('of = "base"', 'of = "cand"', "arm[2].of: aa must be a control of the baseline, found cand"),
         ('claim = "non_inferior"', 'claim = "descriptive"', "comparison: every claim is descriptive"),
-        ('candidate = "cand"', 'candidate = "nobody"', "comparison[0]: no arm is named nobody"),
+        (
+            'candidate = "cand"',
+            'candidate = "nobody"',
+            "comparison[0]: no arm is named nobody; expected one of aa, base, cand",
+        ),
         (
             "process_pairs = 5",
             "process_pairs = 4",
@@ -175,6 +179,46 @@ def test_all_problems_at_once_with_their_paths() -> None:
 )
 def test_what_ties_the_sections_together(old: str, new: str, problem: str) -> None:
     assert any(found.startswith(problem) for found in problems(changed(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("1979-05-27T07:32:00Z", "datetime 1979-05-27T07:32:00+00:00"),
+        ("07:32:00", "time 07:32:00"),
+        ("[true, false, -0.5, inf]", "array [true, false, -0.5, inf]"),
+        ('{ a = "b", c = [{ d = true }] }', 'table {a = "b", c = [{d = true}]}'),
+        ('"it\'s \\"\\u001b\\" \u00fc"', 'string "it\'s \\"\\u001b\\" \u00fc"'),
+        ("[0x1" + "0" * 4000 + "]", "array [integer of 16001 bits]"),
+        ('"' + "a" * 100 + '"', 'string "' + "a" * 76 + "..."),
+    ],
+)
+def test_a_found_value_is_shown_as_it_is_written(written: str, text: str) -> None:
+    found = problems(changed("blocks = 3", f"blocks = {written}"))
+    assert f"schedule.blocks: expected an integer from 1 to 100000, found {text}" in found
+
+
+def test_routings_and_batches_are_shown_as_they_are_written() -> None:
+    assert problems(changed("batch = [1, 4]", 'batch = [1, 4]\nrouting = ["zipf"]')) == (
+        'operating_points.routing: expected "uniform" or "zipf-<a>" with an a of at most 32, found string "zipf"',
+    )
+    assert problems(changed("batch = [1, 4]", 'batch = ["1", "4"]'))[0] == (
+        'operating_points.batch: expected integers from 1, found array ["1", "4"]'
+    )
+
+
+def test_an_arm_that_is_not_there_is_told_beside_those_that_are() -> None:
+    there = "aa, base, cand, copy, delayed, read"
+    assert problems(
+        changed('candidate = "cand"', 'candidate = "nobody"').replace("baseline = ", 'baseline = "no" #')
+    ) == (
+        f"comparison[0]: no arm is named nobody; expected one of {there}",
+        f"comparison[0]: no arm is named no; expected one of {there}",
+    )
+    component = 'role = "component"\npart_of = "whole"\ncounted_bytes = "w13"'
+    assert f"arm[1].part_of: no arm is named whole; expected one of {there}" in problems(
+        changed('role = "candidate"', component)
+    )
 
 
 def test_unknown_schema_is_named_alone() -> None:

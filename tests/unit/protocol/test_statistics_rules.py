@@ -65,13 +65,13 @@ def test_everything_that_may_be_asked() -> None:
     [
         (
             "pooled = false",
-            "statistics.pooled: expected true, found boolean False; leave the key out where no pooled ratio is wanted",
+            "statistics.pooled: expected true, found boolean false; leave the key out where no pooled ratio is wanted",
         ),
         (
             "pooled = 1",
             "statistics.pooled: expected true, found integer 1; leave the key out where no pooled ratio is wanted",
         ),
-        ('superiority = "holm"', "statistics.superiority: expected one of \"gatekeeping\", found string 'holm'"),
+        ('superiority = "holm"', 'statistics.superiority: expected one of "gatekeeping", found string "holm"'),
         (
             'named_points = ["batch=4"]',
             'statistics.named_points: needs family = "named-points"; the family all-points names none',
@@ -160,7 +160,7 @@ def test_claims() -> None:
     with pytest.raises(ProtocolError) as caught:
         parse_protocol(TEXT.replace('claim = "non_inferior"', 'claim = "equal"').encode(), "x.toml")
     assert caught.value.problems == (
-        'comparison[0].claim: expected one of "non_inferior", "superior", "equivalent", "descriptive", found string \'equal\'',
+        'comparison[0].claim: expected one of "non_inferior", "superior", "equivalent", "descriptive", found string "equal"',
     )
 
 

@@ -101,7 +101,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
         (
             'order = "native"',
             'order = "random"',
-            'cell[0].order: expected one of "native", "own", "other", "stable", found string \'random\'',
+            'cell[0].order: expected one of "native", "own", "other", "stable", found string "random"',
         ),
         (
             "[13, 16]",
@@ -111,7 +111,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
         (
             "[13, 16]",
             "[13, true]",
-            "cell[3].swap.routes: expected two different routes, such as [22, 28], found array [13, True]",
+            "cell[3].swap.routes: expected two different routes, such as [22, 28], found array [13, true]",
         ),
         ("[13, 16]", "[13, 64]", "cell[3].swap.routes: expected routes 0 to 63"),
         ('H1 = "P1"', 'H1 = "P0"', "histories.H1: expected another plan than that of H0, found the same"),
@@ -122,7 +122,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
         (
             'b = "native/H1"',
             'b = "native/H2"',
-            "relation[0].b: expected a cell and a history, such as \"native/H0\", found string 'native/H2'",
+            'relation[0].b: expected a cell and a history, such as "native/H0", found string "native/H2"',
         ),
         (
             'a = "reinjected/H0"\nb = "native/H0"',
@@ -149,7 +149,7 @@ def test_kinds_are_told_apart(tmp_path: Path) -> None:
         (
             'treatment = "recorded-order"',
             'treatment = "prayer"',
-            "histories.treatment: expected one of \"recorded-order\", found string 'prayer'",
+            'histories.treatment: expected one of "recorded-order", found string "prayer"',
         ),
     ],
 )
