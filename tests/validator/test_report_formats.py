@@ -120,6 +120,20 @@ def test_markdown_of_an_invalid_bundle_begins_with_reasons(bad: Report) -> None:
     assert "✅" not in text
 
 
+def test_text_lists_the_first_of_many_equal_reasons(bad: Report) -> None:
+    claims = tuple(
+        Finding(reason=Reason.CLAIM_MISMATCH, where=f"$.{i}", expected=str(i), got="0") for i in range(1, 64)
+    )
+    last = Finding(reason=Reason.SYNTHETIC, where="processes.parquet", expected="a device", got="a script")
+    lines = render_text(replace(bad, reasons=(*claims, last)), lambda text, _: text).splitlines()
+    assert "reasons (64):" in lines
+    assert [line for line in lines if line.startswith(("  CLAIM", "  SYNTHETIC", "  ..."))] == [
+        *(f"  CLAIM_MISMATCH  $.{i}" for i in range(1, 6)),
+        "  SYNTHETIC  processes.parquet",
+        "  ... and 58 more CLAIM_MISMATCH (--format json lists all)",
+    ]
+
+
 def test_markdown_shows_gates(good: Report) -> None:
     assert good.numbers is not None
     first = replace(good.numbers.comparisons[0], gates=(Gate(gate="clocks", detail="1980 | 1500 MHz"),))

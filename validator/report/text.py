@@ -7,6 +7,7 @@ Rules:
 4. ASCII alone, so that every encoding can carry it; colour is the caller's choice.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
@@ -44,7 +45,7 @@ _SAYS = {
     "effective samples)",
     "software power cap": " (throttle bit 0x4, and the SM clocks that were seen; no gate)",
 }
-_MOST_REASONS = 30
+_MOST_OF_A_CODE = 5  # findings
 _NOTHING_TO_CHECK = "remedy: give the folder or the URL of a sealed bundle; a newer format needs a newer validator"
 _WITHHELD = (
     "The numbers of an INVALID bundle are not shown: no median, ratio or rate of it is to be quoted "
@@ -132,12 +133,17 @@ def _reasons(report: Report) -> Iterator[str]:
     if report.reasons:
         yield ""
         yield f"reasons ({len(report.reasons)}):"
-        for finding in report.reasons[:_MOST_REASONS]:
-            yield f"  {finding.reason.value}  {finding.where}"
-            yield f"    {finding.reason.meaning}: expected {finding.expected}, got {finding.got}"
-            yield f"    remedy: {finding.reason.remedy}"
-        if len(report.reasons) > _MOST_REASONS:
-            yield f"  ... and {len(report.reasons) - _MOST_REASONS} more (--format json lists all)"
+        counts: Counter[str] = Counter()
+        for finding in report.reasons:
+            code = finding.reason.value
+            counts[code] += 1
+            if counts[code] <= _MOST_OF_A_CODE:
+                yield f"  {code}  {finding.where}"
+                yield f"    {finding.reason.meaning}: expected {finding.expected}, got {finding.got}"
+                yield f"    remedy: {finding.reason.remedy}"
+        for code, count in counts.items():
+            if count > _MOST_OF_A_CODE:
+                yield f"  ... and {count - _MOST_OF_A_CODE} more {code} (--format json lists all)"
     blocked: dict[str, list[str]] = {}
     for item in report.not_checked:
         blocked.setdefault(item.blocked_by, []).append(item.stage.value)
