@@ -73,7 +73,7 @@ _WARP_DECODE_LAYER = "kernels/warp_decode/layer.py"
 
 
 def _decode_sources(weight_format: str) -> tuple[str, ...]:
-    modules = ("arms", "configuration", "decode", "decode_source", "dispatch", "layer", "pack")
+    modules = ("arms", "configuration", "decode", "decode_source", "dispatch", "fit", "layer", "pack")
     device = ("ptx", "frame", f"format_{weight_format}", "products", "product", "product_wide", "down", "combine")
     names = (*(f"{name}.py" for name in modules), *(f"{name}.cu" for name in device))
     fixture = {"awq": ("fixture/awq.py", "fixture/awq_device.py")}.get(weight_format, ())

@@ -1,6 +1,6 @@
 // Kernel 3, after the rows of product.cu: y[token] = sum over the token's slots of routing weight * rows[slot], in the order of the slots.
 // Slots of experts of other devices, and those whose expert stood in an earlier slot, have no row.
-constexpr int COMBINE_THREADS = 128, COMBINE_WIDTH = 4;  // outputs of a thread; configuration.py has both
+constexpr int COMBINE_THREADS = 128, COMBINE_WIDTH = 4;  // outputs of a thread; fit.py has both
 
 extern "C" __global__ void __maxnreg__(80) warp_decode_combine(const float* rows, const int* ids, const float* routing, u16* y, int tokens) {
     start_successor();

@@ -1,4 +1,4 @@
-"""What is open in the kernels of ``moe_decode``: a layer's shape, the tiles, and the shared memory that they need. No torch.
+"""What is open in the kernels of ``moe_decode``: a layer's shape and the tiles. No torch.
 
 Rules:
 1. A layer is refused with one sentence (needed, found); parameters outside their range are a DataError.
@@ -14,11 +14,7 @@ from benchkit.kernels.contract import Params
 TILE_ROWS, TILE_K, GROUP = 16, 256, 8
 MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
 WIDE_GROUPS, WIDE_WARPS = 8, 8  # product_wide.cu: groups of an entry, warps of a CTA
-COMBINE_THREADS, COMBINE_WIDTH = 128, 4  # combine.cu: threads of a CTA, outputs of a thread
 _LARGEST_CLUSTER = 8  # what every device takes
-_SM_REGISTERS = 65536
-_SM_THREADS = 1536  # of every device with compute capability 9.0 and more
-_RESERVED = 1024  # bytes of shared memory that the driver keeps of a CTA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +29,8 @@ class Layout:
         The file in this folder, and what it is compiled with.
     stage_bytes:
         Shared memory of one stage of one row tile.
+    wide:
+        Whether product_wide.cu takes it.
     paired:
         Row tiles that stand side by side in storage; the most that one stage takes.
     multiple:
@@ -45,6 +43,7 @@ class Layout:
     stage_bytes: int
     paired: int
     multiple: int
+    wide: bool = False
 
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -55,6 +54,7 @@ LAYOUTS: Mapping[str, Layout] = {
         stage_bytes=16 * 320,
         paired=1,
         multiple=MULTIPLE,
+        wide=True,
     ),
     "bf16-packed": Layout(
         weight_format="bf16",
@@ -63,6 +63,7 @@ LAYOUTS: Mapping[str, Layout] = {
         stage_bytes=4096,
         paired=1,
         multiple=MULTIPLE,
+        wide=True,
     ),
     "mxfp8-packed": Layout(
         weight_format="mxfp8",
@@ -105,9 +106,9 @@ class ProductTiles:
         Groups of 8 tokens for which a staged tile is decoded once: 1, 2, 4, or 8 by product_wide.cu, where the warps of a CTA share the rows
         instead of the columns.
     stages, tiles:
-        Stages of a warp's ring, row tiles of a stage.
+        Stages of a warp's ring, row tiles of a stage; with 8 groups 2 or more stages of a CTA.
     flush:
-        Row tiles between two meetings of the warps; with 8 groups those that a warp has at a time, 1 or 2.
+        Row tiles between two meetings of the warps; with 8 groups those that a warp has at a time, 1, 2 or 4.
     registers:
         Registers of a thread. Where a CTA of each kernel fits an SM together, one starts while the other ends.
     ctas_per_sm:
@@ -230,21 +231,20 @@ def parse_tiles(params: Params) -> Tiles:
     down = DownTiles(**{each.name: _integer(given, "down_", each.name) for each in fields(DownTiles)})
     if up.flush % up.tiles:
         raise DataError(f"params.up_flush: expected a multiple of up_tiles = {up.tiles}, found {up.flush}")
-    for name, wide, stages, flush in (
-        ("up_stages", up.wide, up.stages, up.flush),
-        ("down_stages", down.groups == WIDE_GROUPS, down.stages, down.row_tiles),
-    ):
-        if wide and stages < flush:
-            raise DataError(f"params.{name}: expected {flush} or more, a stage for each tile of a warp, found {stages}")
+    for prefix, part in (("up_", up), ("down_", down)):
+        if part.groups == WIDE_GROUPS and part.stages < 2:
+            raise DataError(
+                f"params.{prefix}stages: expected 2 or more with {prefix}groups = {WIDE_GROUPS}, found {part.stages}"
+            )
     if down.row_tiles % down.tiles:
         raise DataError(
             f"params.down_row_tiles: expected a multiple of down_tiles = {down.tiles}, found {down.row_tiles}"
         )
     few = {"tiles": 1, "walk": 0}
     forms: tuple[tuple[str, bool, str, ProductTiles | DownTiles, Mapping[str, int]], ...] = (
-        ("up_groups = 8", up.wide, "up_", up, {"flush": 2, "ahead": 0, **few}),
+        ("up_groups = 8", up.wide, "up_", up, {"flush": 4, "ahead": 0, **few}),
         ("down_pairwise below 2", down.pairwise < 2, "down_", down, {"groups": 4}),
-        ("down_groups = 8", down.groups == WIDE_GROUPS, "down_", down, {"row_tiles": 2, **few}),
+        ("down_groups = 8", down.groups == WIDE_GROUPS, "down_", down, few),
         ("down_pairwise = 1", down.pairwise == 1, "down_", down, {"prefetch": 0}),
         ("down_pairwise = 2", down.pairwise == 2, "down_", down, {"cluster": 1, "prefetch": 0}),
         ("down_walk = 1", down.walk == 1, "down_", down, {"groups": 1, "prefetch": 1, "pairwise": 0}),
@@ -295,110 +295,3 @@ def shape_problem(shape: LayerShape, tokens: int) -> str | None:
     if not shape.x_bf16 and layout.weight_format == "bf16":
         return "needs x in bf16 beside bf16 weights, found fp16"
     return None
-
-
-def tiles_problem(shape: LayerShape, tiles: Tiles, tokens: int, *, sm_bytes: int, cta_bytes: int) -> str | None:
-    """Why these tiles do not fit this layer on a device with ``sm_bytes`` of shared memory, ``cta_bytes`` at most in a CTA, or None."""
-    layout = LAYOUTS[shape.layout]
-    for name, count in (("up_tiles", tiles.up.tiles), ("down_tiles", tiles.down.tiles)):
-        if count > layout.paired:
-            return f"{shape.layout} needs {name} of at most {layout.paired}, found {count}"
-    for name, groups in (("up_groups", tiles.up.groups), ("down_groups", tiles.down.groups)):
-        if groups == WIDE_GROUPS and layout.weight_format != "bf16":
-            return f"needs {name} of at most 4 with {shape.layout}, found {groups}"
-    if tiles.chains > 1 and layout.weight_format != "awq-int4-g128":
-        return f"needs chains = 1 with {shape.layout}, found {tiles.chains}"
-    if tiles.down.product:
-        needed = product_warps(shape.intermediate, tiles.down.groups)
-        if tiles.down.warps != needed:
-            return f"needs down_warps = {needed} with down_pairwise = 2, found {tiles.down.warps}"
-    threads_of = (("up", up_warps(shape, tiles.up) * 32, tiles.up), ("down", tiles.down.warps * 32, tiles.down))
-    for name, threads, part in threads_of:
-        warps = threads // 32 * part.ctas_per_sm
-        most = 4 * (_SM_REGISTERS // 4 // (32 * (-(-part.registers // 8) * 8)))  # a warp's registers lie in one quarter
-        if warps > most:
-            return f"needs at most {most} warps of {part.registers} registers on an SM for {name}, found {warps}"
-        if threads * part.ctas_per_sm > _SM_THREADS:
-            return f"needs at most {_SM_THREADS} threads of an SM for {name}, found {threads} x {part.ctas_per_sm}"
-    for name, needed in (
-        ("up", up_shared_bytes(shape, tiles.up, tokens)),
-        ("down", down_shared_bytes(shape, tiles.down, tokens)),
-    ):
-        if needed > cta_bytes:
-            return f"needs at most {cta_bytes} bytes of shared memory in a CTA for {name}, found {needed}"
-    products = [("gate/up", tiles.up.ctas_per_sm, up_shared_bytes(shape, tiles.up, tokens))]
-    if tiles.down.product:
-        products.append(("down", tiles.down.ctas_per_sm, down_shared_bytes(shape, tiles.down, tokens)))
-    for name, ctas, size in products:
-        if ctas * (size + _RESERVED) > sm_bytes:
-            return f"needs {ctas} CTAs of {name} in the {sm_bytes} bytes of an SM, found {size} bytes each"
-    return None
-
-
-def up_warps(shape: LayerShape, tiles: ProductTiles) -> int:
-    """Warps of a CTA of gate/up."""
-    return product_warps(shape.hidden, tiles.groups)
-
-
-def product_warps(columns: int, groups: int) -> int:
-    """Warps of a CTA of a product: with product.cu at most 8, each with as many blocks of 256 columns."""
-    if groups == WIDE_GROUPS:
-        return WIDE_WARPS
-    blocks = -(-columns // TILE_K)
-    return -(-blocks // -(-blocks // 8))
-
-
-def up_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int) -> int:
-    """Dynamic shared memory that a CTA of gate/up uses."""
-    return _product_shared_bytes(shape, tiles, tokens, up_warps(shape, tiles))
-
-
-def _product_shared_bytes(shape: LayerShape, tiles: ProductTiles, tokens: int, warps: int) -> int:
-    ring = warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
-    # two buffers: of sums that meet, or of 256 columns of inputs
-    buffers = 2 * tiles.groups * (GROUP * TILE_K * 2 if tiles.wide else warps * tiles.flush * 32 * 16)
-    return (
-        ring
-        + max(buffers, mask_bytes(shape, tokens, tiles.entry_tokens))
-        + list_bytes(shape, tokens, tiles.entry_tokens)
-    )
-
-
-def down_shared_bytes(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
-    """Dynamic shared memory that a CTA of down uses."""
-    if tiles.product:
-        return _product_shared_bytes(shape, tiles.product, tokens, tiles.warps)
-    ring = tiles.warps * tiles.stages * (LAYOUTS[shape.layout].stage_bytes * tiles.tiles + 8)
-    parts = 0 if tiles.pairwise else tiles.warps * tokens * TILE_ROWS * tiles.row_tiles * 4
-    pairs = tokens * shape.top_k
-    kept = 2 * (pairs + pairs % 2) if tiles.pairwise else 4 * pairs  # places, or routing weights
-    lists = kept + list_bytes(shape, tokens, tiles.entry_tokens)
-    return ring + max(parts, mask_bytes(shape, tokens, tiles.entry_tokens)) + lists
-
-
-def mask_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
-    """A bit for each token and expert, tokens in words of 32, and for large entries 2 bytes a word (frame.cu, MANY); a multiple of 16."""
-    return -(-(-(-tokens // 32) * shape.experts * (6 if entry_tokens > 2 * GROUP else 4)) // 16) * 16
-
-
-def list_bytes(shape: LayerShape, tokens: int, entry_tokens: int) -> int:
-    """The routing lists that both kernels have in a CTA (frame.cu, Lists::bytes)."""
-    pairs = tokens * shape.top_k
-    entries = min(pairs, min(pairs, shape.experts) + pairs // entry_tokens)
-    return entries * 8 + 2 * (pairs + pairs % 2) + 2 * (shape.experts + shape.experts % 2) + 8
-
-
-def scratch_elements(shape: LayerShape, tiles: DownTiles, tokens: int) -> int:
-    """Two-byte elements between the kernels: h [pairs, intermediate], and where rows go through memory these in fp32, [pairs, hidden]."""
-    return tokens * shape.top_k * (shape.intermediate + (2 * shape.hidden if tiles.pairwise else 0))
-
-
-def combine_grid(shape: LayerShape, tokens: int) -> int:
-    """CTAs of ``COMBINE_THREADS`` threads that add the rows of all tokens."""
-    return -(-tokens * shape.hidden // (COMBINE_THREADS * COMBINE_WIDTH))
-
-
-def launched_bytes(needed: int, ctas_per_sm: int, *, sm_bytes: int, cta_bytes: int) -> int:
-    """``needed``, raised so that no more than ``ctas_per_sm`` CTAs fit an SM."""
-    crowding = sm_bytes // (ctas_per_sm + 1) - _RESERVED + 1
-    return min(max(needed, -(-crowding // 128) * 128), cta_bytes)

@@ -19,21 +19,23 @@ import torch
 from benchkit.cuda_launch import AttributedLaunch, AttributedModule
 from benchkit.errors import DataError, MachineError
 from benchkit.kernels.warp_decode.configuration import (
-    COMBINE_THREADS,
     LAYOUTS,
     LayerShape,
     Tiles,
+    shape_problem,
+)
+from benchkit.kernels.warp_decode.decode_source import COMBINE, DOWN, DOWN_ROWS, GATE_UP, compile_decode, kernels
+from benchkit.kernels.warp_decode.dispatch import tiles_for
+from benchkit.kernels.warp_decode.fit import (
+    COMBINE_THREADS,
     combine_grid,
     down_shared_bytes,
     launched_bytes,
     scratch_elements,
-    shape_problem,
     tiles_problem,
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.decode_source import COMBINE, DOWN, DOWN_ROWS, GATE_UP, compile_decode, kernels
-from benchkit.kernels.warp_decode.dispatch import tiles_for
 from benchkit.kernels.warp_decode.pack import DecodeWeights
 
 CAPABILITY = (9, 0)

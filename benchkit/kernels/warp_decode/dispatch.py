@@ -16,6 +16,8 @@ from benchkit.kernels.warp_decode.configuration import (
     LayerShape,
     ProductTiles,
     Tiles,
+)
+from benchkit.kernels.warp_decode.fit import (
     product_warps,
     tiles_problem,
     up_warps,
@@ -88,7 +90,7 @@ def rows(
 
 def wide_rows(stages: int) -> DownTiles:
     """``DownTiles`` with ``pairwise`` 2 whose rows product_wide.cu makes."""
-    return rows(WIDE_GROUPS, stages, 1, 2, 248, 1, warps=WIDE_WARPS)
+    return rows(WIDE_GROUPS, stages, 1, 4, 255, 1, warps=WIDE_WARPS)
 
 
 def _rows(*rows: tuple[int, ProductTiles, DownTiles, int]) -> tuple[Row, ...]:
@@ -101,14 +103,14 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
         (64, up(1, 2, 1, 2, 104, walk=1), down(1, 2, 1, 1, 1, 12, 0, 136, walk=1), 1),
         (128, up(2, 2, 1, 1, 128, walk=1), down(1, 2, 1, 1, 1, 12, 0, 136, walk=1), 1),
         (256, up(4, 3, 1, 2, 248, 1), down(4, 3, 1, 2, 2, 8, 0, 248, 1), 1),
-        (512, up(8, 3, 1, 2, 248, 1), wide_rows(3), 1),
+        (512, up(8, 3, 1, 4, 255, 1), wide_rows(3), 1),
     ),
     "bf16-packed": _rows(
         (16, up(1, 2, 1, 4, 104), down(1, 2, 1, 1, 1, 12, 0, 80), 1),
         (64, up(1, 2, 1, 4, 104, walk=1), down(1, 3, 1, 1, 1, 12, 0, 88), 1),
         (128, up(4, 4, 1, 2, 248, 1), down(4, 4, 1, 1, 1, 8, 0, 248), 1),
-        (256, up(4, 3, 1, 2, 248, 1), wide_rows(4), 1),
-        (512, up(8, 4, 1, 2, 248, 1), wide_rows(4), 1),
+        (256, up(4, 3, 1, 2, 248, 1), wide_rows(3), 1),
+        (512, up(8, 3, 1, 4, 255, 1), wide_rows(3), 1),
     ),
     "mxfp8-packed": _rows(
         (16, up(1, 2, 1, 4, 96, ahead=16), down(1, 2, 1, 1, 1, 12, 0, 88), 1),
@@ -168,7 +170,7 @@ def _smaller_products(tiles: Product, warps: int, tuned_warps: int) -> list[Prod
     found = [replace(tiles, ctas_per_sm=min(16, max(1, tiles.ctas_per_sm * tuned_warps // warps)))]
     while found[-1].ctas_per_sm > 1:
         found.append(replace(found[-1], ctas_per_sm=found[-1].ctas_per_sm - 1))
-    while found[-1].stages > 1:
+    while found[-1].stages > (2 if found[-1].groups == WIDE_GROUPS else 1):
         found.append(replace(found[-1], stages=found[-1].stages - 1))
     while found[-1].groups > 1:
         found.append(replace(found[-1], groups=found[-1].groups // 2))

@@ -28,8 +28,6 @@ struct Format {
         return weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES;
 #endif
     }
-    // Bytes from where a part of a tile begins to the next one.
-    static __device__ __forceinline__ int next_part() { return CHECKPOINT ? 2 * COLUMNS : STAGE_BYTES; }
     // Asks for the stage at `source`, and moves that on to the next one of the block.
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int, int block, int part, int, int lane) {
 #if CHECKPOINT
@@ -61,11 +59,33 @@ struct Format {
     static __device__ __forceinline__ void multiply(Word word, Scales, int part, int limit, const u32 (&x)[GROUPS][WORDS], const float (&)[GROUPS][2][2], float (&out)[GROUPS][4]) {
         multiply_tiles<ACTIVE, 1>([&](int, int i) { return word(i); }, part, limit, x, [&](int) -> float (&)[GROUPS][4] { return out; });
     }
+    // For product_wide.cu, which has a QUARTER of the columns of a tile at a time in shared memory: where a lane's 16 bytes of copy 0 of 4
+    // begin in global memory, how far from there those of copy i do, where copy i goes, and load i of the lane's fragments.
+    // From the checkpoint 8 lanes bring a row; its halves change places in every other row, so that neither side meets a bank conflict.
+    enum { QUARTER = 64, QUARTER_BYTES = TILE_ROWS * QUARTER * 2 };
+    template <bool UP> static __device__ __forceinline__ const u8* quarter(const u8* weights, int expert, int tile, int index, int lane) {
+#if CHECKPOINT
+        constexpr int K = UP ? HIDDEN : INTERMEDIATE;
+        return weights + (((i64)expert * (UP ? 2 * INTERMEDIATE : HIDDEN) + tile * (UP ? 8 : TILE_ROWS) + lane / 8) * K + index * QUARTER) * 2 + lane % 8 * 16;
+#else
+        constexpr int BLOCKS = UP ? UP_BLOCKS : DOWN_BLOCKS, TILES = UP ? UP_M_TILES : DOWN_M_TILES;
+        return weights + (((i64)expert * TILES + tile) * BLOCKS * 4 + index) * QUARTER_BYTES + lane * 16;
+#endif
+    }
+    template <bool UP> static __device__ __forceinline__ int quarter_source(int i) {
+        return CHECKPOINT ? (i % 2 * 4 + i / 2 * (UP ? INTERMEDIATE : 8)) * (UP ? HIDDEN : INTERMEDIATE) * 2 : i * 512;
+    }
+    static __device__ __forceinline__ int quarter_place(int i, int lane) {
+        return i * 512 + (CHECKPOINT ? lane / 8 * 128 + (lane % 8 ^ lane / 8 % 2 * 4) * 16 : lane * 16);
+    }
+    static __device__ __forceinline__ uint4 quarter_load(const u8* tile, int i, int lane) {
+        return *(const uint4*)(tile + (CHECKPOINT ? i % 2 * 1024 + lane / 4 * 128 + (i / 2 ^ lane / 4 % 2) * 64 + lane % 4 * 16 : (i * LANES + lane) * 16));
+    }
     // The same for several tiles, which share what is read of the inputs: word(k, i), out(k) of tile k.
-    template <int ACTIVE, int TILES, class Word, class Inputs, class Out>
+    template <int ACTIVE, int TILES, int WIDTH = COLUMNS, class Word, class Inputs, class Out>
     static __device__ __forceinline__ void multiply_tiles(Word word, int part, int limit, const Inputs& x, Out out) {
 #pragma unroll
-        for (int j = 0; j < COLUMNS / 32; j++) {
+        for (int j = 0; j < WIDTH / 32; j++) {
             if (CHECKPOINT && part * COLUMNS + j * 32 >= limit) break;  // what lies beyond a row is not in the stage
             u32 a[TILES][2][4];
 #pragma unroll

@@ -56,8 +56,10 @@ struct alignas(8) Entry {  // one pass over an expert's weights: up to 8 * GROUP
     u8 index, siblings;    // which of the expert's entries, of how many
 };
 
-// A bit for each token and expert; with `many` also how many tokens of the expert stand in words before. A multiple of 16.
-static __device__ __forceinline__ int mask_bytes(int tokens, bool many) { return ((tokens + 31) / 32 * EXPERTS * (many ? 6 : 4) + 15) / 16 * 16; }
+// A bit for each token and expert; with `many` also how many tokens of the expert stand in words before, and the ids. A multiple of 16.
+static __device__ __forceinline__ int mask_bytes(int tokens, bool many) {
+    return ((tokens + 31) / 32 * EXPERTS * (many ? 6 : 4) + (many ? tokens * TOP_K * 2 : 0) + 15) / 16 * 16;
+}
 
 // The pairs (token, expert) in the order (expert, token), cut into entries. It is also the order of h's rows.
 // Ids outside 0 to EXPERTS - 1 are skipped (experts of other devices). With no more pairs than lanes, one warp does it all at once, and
@@ -66,8 +68,9 @@ static __device__ __forceinline__ int mask_bytes(int tokens, bool many) { return
 enum ListKind { TOKENS, WEIGHTS, PLACES, SLOTS };
 template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     static constexpr int KEPT = 2;  // ids that a thread keeps instead of loading them twice
-    // MANY tokens: loops instead of straight code, which would not fit the caches of instructions; a thread loads AT_ONCE ids at a time
-    enum { MANY = PAIRS_OF_ENTRY > 2 * GROUP, AT_ONCE = 4 };
+    // MANY tokens: loops instead of straight code, which would not fit the caches of instructions, and ids that are loaded once, AT_ONCE
+    // of them by a thread at a time
+    enum { MANY = PAIRS_OF_ENTRY > 2 * GROUP, AT_ONCE = 16 };
     static constexpr u16 SKIPPED = 0xffff;
     Entry* entries;
     float* weights;   // of a pair (WEIGHTS)
@@ -77,6 +80,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     int* length;      // number of entries, and of those that share their expert with others, which come first
     u32* mask;        // [32 tokens][expert], only while the lists are built: may lie over memory that is used later
     u16* before;      // with MANY: [32 tokens][expert], behind the mask
+    u16* wanted;      // with MANY: the id of each pair or SKIPPED, behind that; a thread reads those that it loaded
     const int* ids;
     const float* routing;
     int token_count, pairs;
@@ -88,7 +92,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         return pairs < most ? pairs : most;
     }
     static __device__ __forceinline__ int even(int count) { return count + count % 2; }
-    // Bytes from `at` on; configuration.py (list_bytes) computes the same.
+    // Bytes from `at` on; fit.py (list_bytes) computes the same.
     static __device__ __forceinline__ int bytes(int pairs) {
         const int more = KIND == WEIGHTS ? 4 * pairs : KIND == PLACES ? even(pairs) * 2 : 0;
         return entry_capacity(pairs) * 8 + more + even(pairs) * 2 + even(EXPERTS) * 2 + 8;
@@ -105,6 +109,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         offsets = (u16*)at;
         length = (int*)(at + even(EXPERTS) * 2);
         before = (u16*)(mask + mask_words() * EXPERTS);
+        wanted = before + mask_words() * EXPERTS;
     }
     __device__ __forceinline__ bool few() const { return token_count <= GROUP && pairs <= LANES; }
     __device__ __forceinline__ int mask_words() const { return (token_count + 31) / 32; }
@@ -118,15 +123,9 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     }
     template <class Visit> __device__ __forceinline__ void each_pair(int thread, Visit visit) const {
         if (MANY) {
-#pragma unroll 1
-            for (int p = thread; p < pairs; p += AT_ONCE * THREADS) {
-                int id[AT_ONCE];
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) id[i] = p + i * THREADS < pairs ? load_int(ids + p + i * THREADS) : -1;
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++)
-                    if ((u32)id[i] < EXPERTS) visit(p + i * THREADS, id[i]);
-            }
+#pragma unroll 2
+            for (int p = thread; p < pairs; p += THREADS)
+                if (wanted[p] < EXPERTS) visit(p, wanted[p]);
             return;
         }
 #pragma unroll
@@ -139,6 +138,16 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
     }
     __device__ __forceinline__ void build_entries(int thread) {
         if (few()) return build_few(thread);
+        if (MANY)
+#pragma unroll 1
+            for (int p = thread; p < pairs; p += AT_ONCE * THREADS) {
+                int id[AT_ONCE];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) id[i] = p + i * THREADS < pairs ? load_int(ids + p + i * THREADS) : -1;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++)
+                    if (p + i * THREADS < pairs) wanted[p + i * THREADS] = (u32)id[i] < EXPERTS ? (u16)id[i] : SKIPPED;
+            }
 #pragma unroll
         for (int i = 0; i < KEPT && !MANY; i++) {
             const int p = thread + i * THREADS;
@@ -154,7 +163,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
         for (int e = thread; e < EXPERTS; e += THREADS) {
             int count = 0;
             if (MANY)
-#pragma unroll 1
+#pragma unroll 4
                 for (int w = 0; w < mask_words(); w++) before[w * EXPERTS + e] = (u16)count, count += __popc(mask[w * EXPERTS + e]);
             else
                 for (int w = 0; w < mask_words(); w++) count += __popc(mask[w * EXPERTS + e]);
@@ -220,6 +229,9 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
             const int e = lane * OWN + i, count = e < EXPERTS ? offsets[e] : 0;
             if (e < EXPERTS) offsets[e] = (u16)first;
             const int siblings = (count + PAIRS_OF_ENTRY - 1) / PAIRS_OF_ENTRY;
+#if PRODUCT_GROUPS > 2 || DOWN_GROUPS > 2  // MANY
+#pragma unroll 1
+#endif
             for (int k = 0; k < siblings; k++) {
                 const int here = min(PAIRS_OF_ENTRY, count - k * PAIRS_OF_ENTRY);
                 entries[siblings > 1 ? shared++ : alone++] = Entry{(u16)e, (u16)(first + k * PAIRS_OF_ENTRY), (u16)here, (u8)k, (u8)siblings};
@@ -237,6 +249,7 @@ template <int THREADS, int PAIRS_OF_ENTRY, ListKind KIND> struct Lists {
             else
                 for (int w = 0; w < word; w++) at += __popc(mask[w * EXPERTS + id]);
             if (KIND == SLOTS && repeated)
+#pragma unroll 1
                 for (int slot = token * TOP_K; slot < pair; slot++)
                     if (load_int(ids + slot) == id) return;  // the expert stood in an earlier slot: combine.cu reads that one
             keep(pair, token, at);

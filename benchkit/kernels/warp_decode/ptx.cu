@@ -97,6 +97,16 @@ static __device__ __forceinline__ float load_float(const float* at) {
     asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(at) : "memory");
     return v;
 }
+// Asynchronous copies of 16 bytes into shared memory, past L1 too; a thread's copies since its last commit are a group, and it waits for
+// all of its groups but the N newest.
+static __device__ __forceinline__ void copy16(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+static __device__ __forceinline__ void copy16(u32 to, const void* from, u64 policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy) : "memory");
+}
+static __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> static __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 // Into L2.
 static __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 static __device__ __forceinline__ void bulk_prefetch(const void* at, u32 bytes) {

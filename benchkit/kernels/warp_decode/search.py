@@ -36,14 +36,14 @@ _AHEAD = (16, 32)  # KiB of down's weights a CTA: 4 and 9 MB together, two or th
 
 # gate/up
 _UPS: Mapping[str, tuple[ProductTiles, ...]] = {
-    "bf16": (up(1, 2, 1, 2, 104), up(2, 2, 1, 1, 128), up(4, 3, 1, 2, 248, 1), up(8, 3, 1, 2, 248, 1)),
+    "bf16": (up(1, 2, 1, 2, 104), up(2, 2, 1, 1, 128), up(4, 3, 1, 2, 248, 1), up(8, 3, 1, 4, 255, 1)),
     "bf16-packed": (
         up(1, 2, 1, 4, 104),
         up(2, 2, 1, 1, 128),
         up(2, 2, 1, 2, 128),
         up(4, 3, 1, 2, 248, 1),
         up(4, 4, 1, 2, 248, 1),
-        up(8, 4, 1, 2, 248, 1),
+        up(8, 3, 1, 4, 255, 1),
     ),
     "mxfp8-packed": (up(1, 2, 1, 4, 96), up(1, 1, 1, 2, 80, 3), up(2, 2, 1, 2, 128), up(4, 4, 1, 2, 248, 1)),
     "awq-packed": (
@@ -92,7 +92,7 @@ _FEW_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 # rows of all SMs, added by a third kernel, for 1, 2, 4 and 8 token groups
 _ROWS: Mapping[str, tuple[DownTiles, ...]] = {
     "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 1, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(3)),
-    "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(4)),
+    "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(3)),
     "mxfp8-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 152, 4), rows(4, 3, 1, 2, 248, 2)),
     "awq-packed": (rows(1, 2, 2, 4, 112, 5), rows(2, 2, 2, 4, 152, 4), rows(4, 3, 2, 2, 248, 2)),
 }

@@ -16,9 +16,16 @@ from pathlib import Path
 import torch
 
 from benchkit.cuda_source import Argument
-from benchkit.kernels.warp_decode.configuration import LayerShape, Tiles, down_shared_bytes, up_shared_bytes
+from benchkit.kernels.warp_decode.configuration import (
+    LayerShape,
+    Tiles,
+)
 from benchkit.kernels.warp_decode.decode import DecodeKernels, DeviceLimits, launches, scratch, shape_of
 from benchkit.kernels.warp_decode.decode_source import file_text, files, kernels, macros
+from benchkit.kernels.warp_decode.fit import (
+    down_shared_bytes,
+    up_shared_bytes,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "gpu"))
 

@@ -1,5 +1,7 @@
 """Tiles of ``moe_decode``: parsed, refused with numbers, and always such that they fit."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchkit.errors import DataError
@@ -9,23 +11,25 @@ from benchkit.kernels.warp_decode.configuration import (
     LayerShape,
     Tiles,
     as_params,
+    parse_tiles,
+    shape_problem,
+)
+from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up, wide_rows
+from benchkit.kernels.warp_decode.fit import (
     combine_grid,
     down_shared_bytes,
     launched_bytes,
     list_bytes,
-    parse_tiles,
     scratch_elements,
-    shape_problem,
     tiles_problem,
     up_shared_bytes,
     up_warps,
 )
-from benchkit.kernels.warp_decode.dispatch import TABLE, down, fitted, rows, tiles_for, up, wide_rows
 from benchkit.kernels.warp_decode.search import candidates
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}
 TILES = Tiles(up=up(1, 2, 1, 4, 104), down=down(1, 2, 1, 1, 1, 12, 0, 96))
-WIDE = Tiles(up=up(8, 4, 1, 2, 248, 1), down=wide_rows(4))
+WIDE = Tiles(up=up(8, 3, 1, 4, 255, 1), down=wide_rows(3))
 
 
 def shape(layout: str = "bf16", **sizes: int) -> LayerShape:
@@ -108,17 +112,11 @@ def test_parameters_there_and_back():
             "params.down_pairwise: expected 0 with down_walk = 1, found 1",
         ),
         ({"down_groups": 8}, "params.down_groups: expected at most 4 with down_pairwise below 2, found 8"),
-        ({**as_params(WIDE), "up_flush": 4}, "params.up_flush: expected at most 2 with up_groups = 8, found 4"),
+        ({**as_params(WIDE), "up_flush": 8}, "params.up_flush: expected at most 4 with up_groups = 8, found 8"),
         ({**as_params(WIDE), "up_walk": 1}, "params.up_walk: expected 0 with up_groups = 8, found 1"),
         ({**as_params(WIDE), "down_tiles": 2}, "params.down_tiles: expected 1 with down_groups = 8, found 2"),
-        (
-            {**as_params(WIDE), "up_stages": 1},
-            "params.up_stages: expected 2 or more, a stage for each tile of a warp, found 1",
-        ),
-        (
-            {**as_params(WIDE), "down_stages": 1},
-            "params.down_stages: expected 2 or more, a stage for each tile of a warp, found 1",
-        ),
+        ({**as_params(WIDE), "up_stages": 1}, "params.up_stages: expected 2 or more with up_groups = 8, found 1"),
+        ({**as_params(WIDE), "down_stages": 1}, "params.down_stages: expected 2 or more with down_groups = 8, found 1"),
         ({"chains": 3}, "params.chains: expected an integer from 1 to 2, found 3"),
         ({"launch_pdl": 1}, "params.launch_pdl: expected a boolean, found 1"),
     ],
@@ -213,22 +211,31 @@ def test_shared_memory_is_what_the_kernels_lay_out():
     assert down_shared_bytes(shape("awq-packed"), TILES.down, 1) == 12 * 2 * 2184 + 12 * 64 + 64 + 32 + 16 + 256 + 8
 
 
-def test_inputs_of_64_tokens_lie_in_two_buffers():
+def test_a_stage_of_64_tokens_holds_weights_and_inputs():
     lists = list_bytes(shape(), 512, 64)
     assert lists == (128 + 64) * 8 + 4096 * 2 + 128 * 2 + 8
     for of_part in (
         up_shared_bytes(shape("bf16-packed"), WIDE.up, 512),
         down_shared_bytes(shape("bf16-packed"), WIDE.down, 512),
     ):
-        assert of_part == 8 * 4 * 4104 + 2 * 64 * 256 * 2 + lists
+        assert of_part == 3 * (8 * 4 * 16 + 64) * 64 * 2 + lists
+    many = shape(
+        "bf16-packed", experts=512, top_k=16
+    )  # bits, 2 bytes a word of them, and the ids lie over the last stage
+    small = up(8, 2, 1, 1, 128, 1)
+    needed = 24576 + (16 * 512 * 6 + 2 * 8192) + list_bytes(many, 512, 64)
+    assert up_shared_bytes(many, small, 512) == needed
+    smaller = fitted(many, Tiles(up=replace(WIDE.up, stages=9), down=wide_rows(9)), 512, **H200)
+    assert smaller is not None
+    assert (smaller.up.groups, smaller.up.stages, smaller.down.stages) == (8, 2, 2)
 
 
 def test_pairwise_needs_no_room_for_the_tokens():
     tiles = down(4, 3, 1, 2, 2, 8, 0, 248, 1)
     lists = list_bytes(shape(), 512, 32) + 2 * 4096
     assert (
-        down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 6 + lists
-    )  # bits, and 2 bytes a word of them
+        down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 6 + 2 * 4096 + lists
+    )  # bits, 2 bytes a word of them, and the ids
     assert scratch_elements(shape(), tiles, 512) == 4096 * (768 + 2 * 2048)
     assert scratch_elements(shape(), TILES.down, 512) == 4096 * 768
 

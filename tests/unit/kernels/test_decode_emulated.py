@@ -11,9 +11,17 @@ from decode_emulation import DEVICE, Layer, build, emulate, missing
 # isort: split
 from decode_cases import Sizes, distance, make_layer, routes, truth
 
-from benchkit.kernels.warp_decode.configuration import LAYOUTS, DownTiles, ProductTiles, Tiles, tiles_problem
+from benchkit.kernels.warp_decode.configuration import (
+    LAYOUTS,
+    DownTiles,
+    ProductTiles,
+    Tiles,
+)
 from benchkit.kernels.warp_decode.decode import shape_of
 from benchkit.kernels.warp_decode.dispatch import TABLE, down, rows, tiles_for, up
+from benchkit.kernels.warp_decode.fit import (
+    tiles_problem,
+)
 
 if missing():
     pytest.skip(str(missing()), allow_module_level=True)
@@ -129,9 +137,11 @@ CASES = [
     case("awq-packed", (5, 128, 128), 2, UP, down(1, 2, 1, 2, 1, 4, 0, 168, walk=1)),
     case("awq-packed", (6, 256, 384), 3, UP, rows(1, 2, 2, 4, 104, 5, warps=2)),
     # more than 32 tokens an entry: the warps of a CTA share the rows
-    case("bf16", (7, 64, 128), 2, up(8, 1, 1, 1, 248, 1), rows(8, 3, 1, 2, 248, 1, warps=8), batches=WIDE),
+    case("bf16", (7, 64, 128), 2, up(8, 2, 1, 1, 248, 1), rows(8, 3, 1, 2, 248, 1, warps=8), batches=WIDE),
     case("bf16", (6, 320, 192), 3, up(8, 3, 1, 2, 248, 1), rows(8, 2, 1, 1, 248, 1, warps=8), batches=WIDE),
-    case("bf16-packed", (5, 576, 128), 3, up(8, 2, 1, 1, 248, 1), rows(8, 4, 1, 2, 248, 1, warps=8), batches=WIDE),
+    case("bf16", (4, 704, 320), 2, up(8, 3, 1, 4, 248, 1), rows(8, 2, 1, 4, 248, 1, warps=8), batches=WIDE),
+    case("bf16-packed", (5, 576, 128), 3, up(8, 4, 1, 1, 248, 1), rows(8, 4, 1, 2, 248, 1, warps=8), batches=WIDE),
+    case("bf16-packed", (6, 640, 384), 3, up(8, 3, 1, 4, 248, 1), rows(8, 3, 1, 4, 248, 1, warps=8), batches=WIDE),
     # gate/up by all entries of an expert side by side
     case("bf16", (6, 320, 128), 2, up(1, 2, 1, 2, 104, walk=1), down(1, 2, 1, 1, 1, 12, 0, 96)),
     case("bf16-packed", (9, 128, 320), 4, up(2, 2, 1, 2, 128, walk=1), down(2, 2, 1, 1, 1, 12, 0, 128)),
@@ -255,10 +265,18 @@ BUGS = {
 
 
 WIDE_BUGS = {  # of product_wide.cu
-    "inputs are read too soon": Bug("__syncthreads();  // one barrier a chunk", "//", WRONG),
-    "one buffer of inputs": Bug("buffer ^= 1;", "", WRONG),
-    "a part of the columns is read twice": Bug("part * (Format::COLUMNS / 32 * LANES)", "0", WRONG),
-    "a tile of a warp is skipped": Bug("ahead_tile += WIDE_WARPS;", "ahead_tile += 2 * WIDE_WARPS;", "deadlock: "),
+    "a step is read too soon": Bug("__syncthreads();  // the stage is there", "//", WRONG),
+    "a step that is on its way is read": Bug(
+        "wait_for_copies<AHEAD - 1>();", "wait_for_copies<AHEAD>();", "CTA 0 ended with 1160 copies"
+    ),
+    "copies are no group": Bug("                    commit_copies();\n", "", "a copy over one that is on its way"),
+    "a stage is filled while it is read": Bug(
+        "place == first_place + OVER ?", "place == first_place + OVER - WIDE_STAGE_BYTES ?", WRONG
+    ),
+    "inputs of other columns": Bug("at.quarter() * Format::QUARTER +", "at.step * Format::QUARTER +", WRONG),
+    "a tile of a warp is another's": Bug(
+        "at.now.tile + k * WIDE_WARPS + warp;", "at.now.tile + k * WIDE_WARPS + (warp ^ 1);", WRONG
+    ),
     "rows before their inputs": Bug("if (!PRODUCT_UP) wait_for_predecessor();", "", WRONG),
 }
 

@@ -2,9 +2,15 @@
 
 import pytest
 
-from benchkit.kernels.warp_decode.configuration import LAYOUTS, LayerShape, tiles_problem
+from benchkit.kernels.warp_decode.configuration import (
+    LAYOUTS,
+    LayerShape,
+)
 from benchkit.kernels.warp_decode.decode_source import COMBINE, DOWN, DOWN_ROWS, GATE_UP, kernels
 from benchkit.kernels.warp_decode.dispatch import TABLE
+from benchkit.kernels.warp_decode.fit import (
+    tiles_problem,
+)
 from benchkit.kernels.warp_decode.search import candidates
 
 H200 = {"sm_bytes": 233472, "cta_bytes": 232448}

@@ -64,18 +64,35 @@ def forms(layout: str) -> list[Tiles]:
     table = [tiles for _, tiles in TABLE[layout]]
     walking = [Tiles(up=up(2, 2, 1, 2, 128, walk=1), down=each) for each in WALKING[layout]]
     added = Tiles(up=table[0].up, down=rows(2, 2, 1, 2, 136, 4))
-    wide = [Tiles(up=up(8, 3, 1, flush, 248, 1), down=rows(8, 3, 1, flush, 248, 1, warps=8)) for flush in (1, 2)]
-    return [*table, *walking, added, *(wide if layout.startswith("bf16") else ())]
+    return [*table, *walking, added]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_loaded_is_read_before_its_place_is_filled(layout, tmp_path):
     for tiles in forms(layout):
         for kernel in kernels(tiles):
-            if kernel != COMBINE:
+            if kernel != COMBINE and "product_wide.cu" not in files(layout, kernel, tiles):
                 code = instructions(compile_decode(shape(layout), kernel, tiles, "sm_90"), kernel, tmp_path)
                 assert any("UBLKCP" in line for line in code)
                 assert unread_loads(code) == [], (tiles, kernel)
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if LAYOUTS[layout].wide])
+def test_asynchronous_copies_go_where_the_hardware_takes_them(layout, tmp_path):
+    """ptxas 13.0.88 splits an address into what a lane and what the whole warp adds to it, and encodes a copy to such an address wrongly:
+    on an H200 an illegal instruction. Its stages are guarded by barriers of the CTA, behind which a copy does wait."""
+    for flush in (1, 2, 4):
+        tiles = Tiles(up=up(8, 3, 1, flush, 255, 1), down=rows(8, 2, 1, flush, 255, 1, warps=8))
+        for kernel in kernels(tiles)[:2]:
+            code = instructions(compile_decode(shape(layout), kernel, tiles, "sm_90"), kernel, tmp_path)
+            copies = [line for line in code if "LDGSTS" in line]
+            assert len(copies) >= 2 * (4 * flush + 1)
+            assert [
+                line
+                for line in copies
+                if not re.search(r"LDGSTS\S* \[R\d+(\+0x[0-9a-f]+)?\], desc\[UR\d*[02468]\]", line)
+            ] == []
+            assert not any("UBLKCP" in line for line in code)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -56,6 +56,10 @@ const void* global_read(const void* at, int bytes);  // checked: inside a buffer
 inline uint4 load16(const void* at) { return *(const uint4*)global_read(at, 16); }
 inline int load_int(const int* at) { return *(const int*)global_read(at, 4); }
 inline float load_float(const float* at) { return *(const float*)global_read(at, 4); }
+void copy16(u32 to, const void* from, u64 policy = 0);
+void commit_copies();
+void wait_for_copies(int newest);
+template <int N> inline void wait_for_copies() { wait_for_copies(N); }
 inline void prefetch(const void* at) { global_read(at, 1); }
 inline void bulk_prefetch(const void* at, u32 bytes) { global_read(at, (int)bytes); }
 

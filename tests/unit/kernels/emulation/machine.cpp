@@ -81,8 +81,9 @@ void deliver(size_t index) {
     const Copy copy = m->copies[index];
     m->copies[index] = m->copies.back(), m->copies.pop_back();
     memcpy(copy.cta->shared + copy.to - BASE, copy.from, copy.bytes);
-    ((Barrier*)(copy.cta->shared + copy.barrier - BASE))->bytes -= (int)copy.bytes;
     copy.cta->copies--;
+    if (copy.lane) return;
+    ((Barrier*)(copy.cta->shared + copy.barrier - BASE))->bytes -= (int)copy.bytes;
     end_phase_if_complete(*copy.cta, copy.barrier);
 }
 
@@ -131,7 +132,7 @@ static void start_cluster(Grid& grid) {
 static void end_cta(Cta& cta) {
     Grid& grid = *cta.cluster->grid;
     cta.ended = true;
-    if (cta.copies) note("CTA %d ended with %d bulk copies on their way", cta.index, cta.copies);
+    if (cta.copies) note("CTA %d ended with %d copies on their way", cta.index, cta.copies);
     for (int i = 0; i < GUARD - 128; i++)
         if (cta.shared[grid.shared + i] != GUARD_BYTE) note("CTA %d wrote behind its %d bytes of shared memory", cta.index, grid.shared);
     memset(cta.shared, POISON, grid.shared);

@@ -31,6 +31,7 @@ struct Lane {
     void* top = nullptr;  // of the stack while the lane does not run
     Wait waits = NOTHING;
     u32 barrier = 0;
+    int groups = 0;  // of copies, committed
     u32 in[6], out;
     float c[4];
 };
@@ -67,7 +68,7 @@ struct Grid {
     int started = 0, ended = 0, let_successor_start = 0;  // CTAs
     bool done() const { return ended == ctas; }
 };
-struct Copy { Cta* cta; u32 to, bytes, barrier; const u8* from; };
+struct Copy { Cta* cta; u32 to, bytes, barrier; const u8* from; const Lane* lane; int group; };  // with a barrier, or of a lane's group
 struct Buffer { const u8 *begin, *end; };
 
 struct Machine {

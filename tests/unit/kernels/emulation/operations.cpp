@@ -171,18 +171,27 @@ bool phase_ended(u32 address, u32 parity) {
     block(COPY);
     return barrier_at(address).parity != parity;
 }
-void bulk_copy(u32 to, const u8* from, u32 bytes, u32 barrier, u64) {
+static void copy_later(u32 to, const u8* from, u32 bytes, u32 barrier, const Lane* lane) {
     Cta& cta = *here();
-    if (to % 16 || (size_t)from % 16 || bytes % 16 || !bytes) fail("a bulk copy of %u bytes to shared address %u: needs multiples of 16", bytes, to);
-    if (to < BASE || to + bytes > BASE + shared_bytes()) fail("a bulk copy of %u bytes to shared address %u leaves the shared memory", bytes, to);
+    if (to % 16 || (size_t)from % 16 || bytes % 16 || !bytes) fail("a copy of %u bytes to shared address %u: needs multiples of 16", bytes, to);
+    if (to < BASE || to + bytes > BASE + shared_bytes()) fail("a copy of %u bytes to shared address %u leaves the shared memory", bytes, to);
     global_read(from, (int)bytes);
-    barrier_at(barrier);
     for (auto& each : m->copies)
-        if (each.cta == &cta && each.to < to + bytes && to < each.to + each.bytes) fail("%s", "a bulk copy over one that is on its way");
+        if (each.cta == &cta && each.to < to + bytes && to < each.to + each.bytes) fail("%s", "a copy over one that is on its way");
     memset(cta.shared + to - BASE, POISON, bytes);
-    m->copies.push_back({&cta, to, bytes, barrier, from});
+    m->copies.push_back({&cta, to, bytes, barrier, from, lane, lane ? lane->groups : 0});
     cta.copies++;
     if (m->arrival == 2 || (m->arrival == 1 && m->draw(2))) deliver(m->copies.size() - 1);
+}
+void bulk_copy(u32 to, const u8* from, u32 bytes, u32 barrier, u64) {
+    barrier_at(barrier);
+    copy_later(to, from, bytes, barrier, nullptr);
+}
+void copy16(u32 to, const void* from, u64) { copy_later(to, (const u8*)from, 16, 0, &self()); }
+void commit_copies() { self().groups++; }
+void wait_for_copies(int newest) {
+    for (size_t i = m->copies.size(); i-- > 0;)
+        if (m->copies[i].lane == &self() && m->copies[i].group < self().groups - newest) deliver(i);
 }
 const void* global_read(const void* at, int bytes) {
     for (auto& each : m->buffers)
