@@ -28,8 +28,6 @@ LAYOUTS = {"wd_bf16": "bf16", "wd_bf16_packed": "bf16-packed", "wd_mxfp8": "mxfp
 SAME_CODE = {  # changed since: down_walk waits for its loads (down.cu), lists of many tokens (frame.cu), product_wide.cu
     ("awq-decode-h200", "awq_warp_decode"),
     ("warp-decode-skew-awq-h200", "warp_decode"),
-    ("warp-decode-bf16-h200", "warp_decode"),
-    ("warp-decode-bf16-h200", "warp_decode_packed"),
     ("warp-decode-mxfp8-h200", "warp_decode"),
 }
 BUNDLES = [
