@@ -80,7 +80,8 @@ def plan(protocol: Path, process: int) -> None:
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path("protocols"))
 def protocols(folder: Path) -> None:
-    """List the protocols in FOLDER: whether each is sound and locked, and its title. Exit code 2 if one is not sound."""
+    """List the protocols in FOLDER: whether each is sound, when it was locked, which arms' sources have changed since, and its title. Exit code 2 if
+    one is not sound."""
     from benchkit.run.survey import list_protocols
 
     listed = list_protocols(folder)

@@ -22,7 +22,7 @@ from benchkit.protocol.files import read_small
 from benchkit.protocol.lock import Lock, lock_path, make_lock, write_lock
 from benchkit.protocol.study import GEMMS, LockedStudy, Study, load_locked_study, read_study
 from benchkit.run.folder import RunFolder
-from benchkit.run.locking import filled_sources
+from benchkit.run.locking import changed_sources, filled_sources
 from benchkit.run.progress import progress_bar
 from benchkit.run.session import resumable
 from benchkit.run.supervisor import (
@@ -226,13 +226,7 @@ def _preview(study: Study, path: Path) -> LockedStudy:
 
 
 def _machine_problems(study: Study) -> list[str]:
-    found = engine_sources(study.engine)
-    wanted = study.require.get("sources", {})
-    problems = [
-        f"sources.{name}: expected {digest}, found {found.get(name, 'no such engine')}; check out the sources that were locked"
-        for name, digest in wanted.items()
-        if found.get(name) != digest
-    ]
+    problems = changed_sources(study.require, engine_sources(study.engine), "engine").values()
     return [
         *problems,
         *machine_problems(study.require, "cuda-event" if ENGINES[study.engine].device == "cuda" else "none"),

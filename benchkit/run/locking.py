@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import tomlkit
 
@@ -133,14 +134,18 @@ def _arm_problems(protocol: Protocol, arm: Arm) -> list[str]:
     return problems
 
 
-def source_problems(protocol: Protocol) -> list[str]:
-    """How the installed sources differ from ``[build.require.sources]``, one line an arm."""
-    found = arm_sources(protocol)
-    return [
-        f"sources.{arm}: expected {digest}, found {found.get(arm, 'no such arm')}; check out the sources that were locked"
-        for arm, digest in protocol.require.get("sources", {}).items()
-        if found.get(arm) != digest
-    ]
+def source_problems(protocol: Protocol) -> dict[str, str]:
+    """By arm, how its installed sources differ from ``[build.require.sources]``; none that do not."""
+    return changed_sources(protocol.require, arm_sources(protocol), "arm")
+
+
+def changed_sources(require: Mapping[str, Any], found: Mapping[str, str], what: str) -> dict[str, str]:
+    """The same for the sources found of arms or engines, which ``what`` says."""
+    return {
+        name: f"sources.{name}: expected {digest}, found {found.get(name, f'no such {what}')}; check out the sources that were locked"
+        for name, digest in require.get("sources", {}).items()
+        if found.get(name) != digest
+    }
 
 
 def arm_sources(protocol: Protocol) -> dict[str, str]:

@@ -83,7 +83,7 @@ def start(locked: LockedProtocol, request: RunRequest) -> tuple[RunFolder, Plan]
     problems = []
     if request.script is None:
         rules = locked.protocol
-        problems = [*source_problems(rules), *machine_problems(rules.require, rules.timing.clock)]
+        problems = [*source_problems(rules).values(), *machine_problems(rules.require, rules.timing.clock)]
     return open_run(planned, request, problems), planned
 
 

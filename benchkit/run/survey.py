@@ -7,12 +7,12 @@ from pathlib import Path
 from benchkit.device.environment import machine_problems
 from benchkit.errors import DataError, MachineError, ProtocolError, printable
 from benchkit.fixture.traffic import asset_path, routing_at
+from benchkit.kernels.engines import engine_sources
 from benchkit.plan import Plan, plan
 from benchkit.protocol.lock import load_locked, lock_path
 from benchkit.protocol.model import Protocol
-from benchkit.protocol.parse import read_protocol
 from benchkit.protocol.study import MECHANISM, load_locked_study, protocol_kind, read_study
-from benchkit.run.locking import arm_sources, preview, sound_protocol, source_problems
+from benchkit.run.locking import arm_sources, changed_sources, preview, sound_protocol, source_problems
 
 _START_S = 4.0  # imports, inputs and correctness of one process, roughly
 
@@ -39,7 +39,7 @@ def check_protocol(path: Path) -> list[str]:
     else:
         lines.append(f"{path}: not locked yet; when it says what you mean: benchkit lock {path}")
     lines += [f"source digest of {arm}: {digest}" for arm, digest in arm_sources(protocol).items()]
-    found = [*source_problems(protocol), *machine_problems(protocol.require, protocol.timing.clock)]
+    found = [*source_problems(protocol).values(), *machine_problems(protocol.require, protocol.timing.clock)]
     if found:
         raise MachineError("\n".join([*lines, f"{path}: this machine cannot run it", *(f"  {line}" for line in found)]))
     lines.append("this machine can run it")
@@ -115,7 +115,7 @@ def list_protocols(folder: Path) -> list[Listed]:
 def _listed(path: Path) -> Listed:
     try:
         study = protocol_kind(path) == MECHANISM
-        title = printable((read_study if study else read_protocol)(path).title)
+        title, changed = (_of_study if study else _of_comparison)(path)
     except ProtocolError as error:
         line = f"{path}  {len(error.problems)} problem(s): run benchkit check {path}"
         return Listed(line=line, sound=False)
@@ -124,8 +124,20 @@ def _listed(path: Path) -> Listed:
     if not lock_path(path).exists():
         return Listed(line=f"{path}  not locked  {title}", sound=True)
     try:
-        lock = (load_locked_study(path) if study else load_locked(path)).lock
-        return Listed(line=f"{path}  locked {lock.locked_utc}  {title}", sound=True)
+        lock = (load_locked_study if study else load_locked)(path).lock
+        since = f", sources changed since: {', '.join(changed)}" if changed else ""
+        return Listed(line=f"{path}  locked {lock.locked_utc}{since}  {title}", sound=True)
     except DataError:
         line = f"{path}  its lock does not belong to it: run benchkit check {path}  {title}"
         return Listed(line=line, sound=False)
+
+
+def _of_comparison(path: Path) -> tuple[str, list[str]]:
+    """Title, and the arms whose sources are not the locked ones."""
+    protocol = sound_protocol(path)
+    return printable(protocol.title), list(source_problems(protocol))
+
+
+def _of_study(path: Path) -> tuple[str, list[str]]:
+    study = read_study(path)
+    return printable(study.title), list(changed_sources(study.require, engine_sources(study.engine), "engine"))

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 DATA = Path(__file__).parent.parent / "data"
+ROOT = DATA.parents[1]
 HOST = (DATA / "host.toml").read_text("utf-8")
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -192,6 +193,27 @@ def test_the_list_goes_on_after_a_bad_file(run_benchkit: Run, tmp_path: Path) ->
         path = tmp_path / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert run_benchkit("protocols", tmp_path).returncode == 0
+
+
+def test_the_list_says_whose_sources_have_changed(run_benchkit: Run, tmp_path: Path) -> None:
+    sources = f'[build.require.sources]\nbase = "{"0" * 64}"\ncopy = "{"0" * 64}"\n\n[fixture]'
+    path, study = tmp_path / "x.toml", tmp_path / "y.toml"
+    path.write_text(HOST.replace("[fixture]", sources), "utf-8")
+    known = (ROOT / "protocols" / "route-membership-h200.toml").read_text("utf-8")
+    study.write_text(re.sub(r'(?m)^marlin-op = ".*"$', f'marlin-op = "{"0" * 64}"', known), "utf-8")
+    shutil.copytree(ROOT / "protocols" / "assets", tmp_path / "assets")
+    for each in (path, study):
+        assert run_benchkit("lock", each).returncode == 0
+    done = run_benchkit("protocols", tmp_path)
+    assert [line.partition("sources changed since: ")[2].partition("  ")[0] for line in done.stdout.splitlines()] == [
+        "base, copy",
+        "marlin-op",
+    ]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run_benchkit("lock", "--sources", "--replace", path).returncode == 0
+    assert "changed" not in run_benchkit("protocols", tmp_path).stdout.splitlines()[0]
+    path.write_text(HOST.replace('"cpu_output_centric"', '"cpu_output"'), "utf-8")
+    assert run_benchkit("protocols", tmp_path).stdout.startswith(f"{path}  1 problem(s): run benchkit check {path}\n")
 
 
 @pytest.mark.parametrize("tool", ["benchkit", "validator"])
