@@ -219,9 +219,8 @@ def test_a_stage_of_64_tokens_holds_weights_and_inputs():
         down_shared_bytes(shape("bf16-packed"), WIDE.down, 512),
     ):
         assert of_part == 3 * (8 * 4 * 16 + 64) * 64 * 2 + lists
-    many = shape(
-        "bf16-packed", experts=512, top_k=16
-    )  # bits, 2 bytes a word of them, and the ids lie over the last stage
+    many = shape("bf16-packed", experts=512, top_k=16)
+    # bits, 2 bytes a word of them, and the ids lie over the last stage
     small = up(8, 2, 1, 1, 128, 1)
     needed = 24576 + (16 * 512 * 6 + 2 * 8192) + list_bytes(many, 512, 64)
     assert up_shared_bytes(many, small, 512) == needed
