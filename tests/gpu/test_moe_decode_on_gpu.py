@@ -23,7 +23,7 @@ from benchkit.kernels.reference import compare
 from benchkit.kernels.warp_decode import moe_decode
 from benchkit.kernels.warp_decode.configuration import LAYOUTS, Tiles, as_params
 from benchkit.kernels.warp_decode.decode import decode_kernels, device_limits, fit_problem, launches, scratch, shape_of
-from benchkit.kernels.warp_decode.dispatch import TABLE, tiles_for
+from benchkit.kernels.warp_decode.dispatch import TABLE, fitted, tiles_for
 from benchkit.kernels.warp_decode.search import candidates
 
 pytestmark = pytest.mark.gpu
@@ -209,10 +209,13 @@ def test_other_layers(layout, sizes, top_k):
 def test_sanitized():
     """Small, so that compute-sanitizer can follow it."""
     for layout in LAYOUTS:
-        small = make_layer(layout, (6, 384, 256))
+        small, limits = make_layer(layout, (6, 384, 256)), device_limits(0)
+        shape = shape_of(small.weights, 2, torch.bfloat16)
         for most, tiles in TABLE[layout]:
             for tokens in {1, min(most, 90)}:
-                check(small, tiles, "zipf-1.2", tokens, torch.bfloat16, 2)
+                chosen = fitted(shape, tiles, tokens, sm_bytes=limits.sm_bytes, cta_bytes=limits.cta_bytes)
+                assert chosen is not None
+                check(small, chosen, "zipf-1.2", tokens, torch.bfloat16, 2)
 
 
 @pytest.mark.parametrize("tokens", [3, 512])

@@ -13,6 +13,7 @@ from benchkit.kernels.contract import Params
 
 TILE_ROWS, TILE_K, GROUP = 16, 256, 8
 MAX_TOKENS, MAX_EXPERTS, MAX_TOP_K, MULTIPLE = 512, 512, 16, 64
+MAX_MATRIX = 1 << 30  # weights of an expert's down: their bytes are counted in 32 bits
 WIDE_GROUPS, WIDE_WARPS = 8, 8  # product_wide.cu: groups of an entry, warps of a CTA
 _LARGEST_CLUSTER = 8  # what every device takes
 
@@ -51,7 +52,7 @@ LAYOUTS: Mapping[str, Layout] = {
         weight_format="bf16",
         source="format_bf16.cu",
         macros=(("CHECKPOINT", 1),),
-        stage_bytes=16 * 320,
+        stage_bytes=4096,
         paired=1,
         multiple=MULTIPLE,
         wide=True,
@@ -292,6 +293,9 @@ def shape_problem(shape: LayerShape, tokens: int) -> str | None:
     ):
         if not 1 <= size <= most:
             return f"needs {name} from 1 to {most}, found {size}"
+    whole = -(-shape.intermediate // TILE_K) * TILE_K
+    if shape.hidden * whole >= MAX_MATRIX:
+        return f"needs hidden x intermediate (in whole tiles of {TILE_K}) below {MAX_MATRIX}, found {shape.hidden} x {whole}"
     if not shape.x_bf16 and layout.weight_format == "bf16":
         return "needs x in bf16 beside bf16 weights, found fp16"
     return None

@@ -99,9 +99,10 @@ def _rows(*rows: tuple[int, ProductTiles, DownTiles, int]) -> tuple[Row, ...]:
 
 TABLE: Mapping[str, tuple[Row, ...]] = {
     "bf16": _rows(
-        (16, up(1, 2, 1, 2, 104, ahead=16), down(1, 2, 1, 1, 1, 12, 0, 96), 1),
-        (64, up(1, 2, 1, 2, 104, walk=1), down(1, 2, 1, 1, 1, 12, 0, 136, walk=1), 1),
-        (128, up(2, 2, 1, 1, 128, walk=1), down(1, 2, 1, 1, 1, 12, 0, 136, walk=1), 1),
+        (16, up(1, 2, 1, 4, 112), down(1, 2, 1, 1, 1, 12, 0, 96), 1),
+        (64, up(1, 2, 1, 4, 112, walk=1), down(4, 4, 1, 1, 1, 8, 0, 248), 1),
+        (128, up(4, 3, 1, 2, 248, 1), rows(2, 2, 1, 2, 136, 4), 1),
+        (256, up(4, 3, 1, 2, 248, 1), wide_rows(3), 1),
         (512, up(8, 3, 1, 4, 255, 1), wide_rows(3), 1),
     ),
     "bf16-packed": _rows(

@@ -39,7 +39,7 @@ warp_decode_down(const u8* w2, const u16* h, const int* ids, const float* routin
     u8* bars = memory + DOWN_RING_BYTES + over;
     if (thread == 0 && DOWN_RING_BYTES + over + DOWN_BAR_BYTES + DownLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("down was launched with too little shared memory");
     DownLists lists(bars + DOWN_BAR_BYTES, (u8*)parts, ids, routing, tokens);
-    Ring<DOWN_STAGES, DOWN_STAGE_BYTES> ring(memory + warp * DOWN_STAGES * DOWN_STAGE_BYTES, bars + warp * DOWN_STAGES * 8, lane);
+    Ring<DOWN_STAGES, DOWN_STAGE_BYTES, Format::PRODUCERS> ring(memory + warp * DOWN_STAGES * DOWN_STAGE_BYTES, bars + warp * DOWN_STAGES * 8, lane);
     lists.clear(thread);
     __syncthreads();
     start_successor();

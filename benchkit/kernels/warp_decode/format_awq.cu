@@ -21,9 +21,7 @@ struct Format {
         return weights + ((((i64)expert * (TILES / PAIRED) + tile / PAIRED) * BLOCKS + block) * PAIRED + tile % PAIRED) * TILE_BYTES;
     }
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int tile, int, int, int tiles, int) {
-        ring.expect(tiles * TILE_BYTES);
-        ring.copy(0, source, tiles * TILE_BYTES);
-        ring.filled_one();
+        ring.fill(source, tiles * TILE_BYTES);
         source += tiles * TILE_BYTES + ((tile + tiles) % PAIRED ? 0 : ((UP ? UP_BLOCKS : DOWN_BLOCKS) - 1) * PAIRED * TILE_BYTES);
     }
     // Per group of 128 columns the sums of the inputs of tokens 2t and 2t + 1.

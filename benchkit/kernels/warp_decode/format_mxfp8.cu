@@ -20,9 +20,7 @@ struct Format {
         return weights + (((i64)expert * TILES + tile) * BLOCKS + block) * TILE_BYTES;
     }
     template <bool UP, class R> static __device__ __forceinline__ void issue(R& ring, const u8*& source, int, int, int, int, int) {
-        ring.expect(TILE_BYTES);
-        ring.copy(0, source, TILE_BYTES);
-        ring.filled_one();
+        ring.fill(source, TILE_BYTES);
         source += (UP ? UP_BLOCKS : DOWN_BLOCKS) * TILE_BYTES;
     }
     static __device__ __forceinline__ Scales scales(const u8* tile, int lane) { return *(const uint4*)(tile + WEIGHT_BYTES + lane / 4 * 16); }

@@ -14,8 +14,9 @@ constexpr int UP_BLOCKS = (HIDDEN + TILE_K - 1) / TILE_K;
 constexpr int DOWN_BLOCKS = (INTERMEDIATE + TILE_K - 1) / TILE_K;
 
 // ---------------------------------------------------------------- a warp's ring of weight stages
-// The producer lanes issue bulk copies into it, the whole warp waits for them: there is no CTA barrier in the stream.
-template <int STAGES, int BYTES> struct Ring {
+// The producer lanes issue copies into it, bulk copies or 16 bytes a lane, and the whole warp waits for them: there is no CTA barrier in
+// the stream. PRODUCERS: lanes of which each says of a stage that it has asked for all of its bytes.
+template <int STAGES, int BYTES, int PRODUCERS> struct Ring {
     u32 data, bars;       // shared addresses of stage 0 and of its mbarrier
     const u8* stages;
     u64 policy;
@@ -24,15 +25,21 @@ template <int STAGES, int BYTES> struct Ring {
 
     __device__ __forceinline__ Ring(u8* first_stage, u8* first_bar, int lane)
         : data(shared_address(first_stage)), bars(shared_address(first_bar)), stages(first_stage), policy(evict_first()), filled(0), read(0), phase(0) {
-        if (lane < STAGES) init_barrier(bars + lane * 8);
+        if (lane < STAGES) init_barrier<PRODUCERS>(bars + lane * 8);
         publish_barriers();
     }
-    // By one lane: the stage to fill will hold this many bytes.
-    __device__ __forceinline__ void expect(u32 bytes) const { arrive_expecting(bars + filled * 8, bytes); }
-    __device__ __forceinline__ void copy(u32 to, const u8* from, u32 bytes) const {
-        bulk_copy(data + filled * BYTES + to, from, bytes, bars + filled * 8, policy);
+    // By the only producer: the next stage, in one copy.
+    __device__ __forceinline__ void fill(const u8* from, u32 bytes) {
+        arrive_expecting(bars + filled * 8, bytes);
+        bulk_copy(data + filled * BYTES, from, bytes, bars + filled * 8, policy);
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
     }
-    __device__ __forceinline__ void filled_one() { filled = filled + 1 == STAGES ? 0 : filled + 1; }
+    // By each of the producers: 16 bytes of the next stage, as often as it needs, and then that these were all.
+    __device__ __forceinline__ void fill_part(u32 to, const u8* from) const { copy16(data + filled * BYTES + to, from, policy); }
+    __device__ __forceinline__ void filled_own() {
+        arrive_after_copies(bars + filled * 8);
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
+    }
     // The next stage, when its bytes have arrived.
     __device__ __forceinline__ const u8* wait() const {
 #pragma unroll 1

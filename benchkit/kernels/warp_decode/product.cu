@@ -91,7 +91,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
     u8* bars = memory + PRODUCT_RING_BYTES + over;
     if (thread == 0 && PRODUCT_RING_BYTES + over + PRODUCT_BAR_BYTES + ProductLists::bytes(tokens * TOP_K) > shared_bytes()) give_up("a product was launched with too little shared memory");
     ProductLists lists(bars + PRODUCT_BAR_BYTES, (u8*)sums, ids, nullptr, tokens);
-    Ring<PRODUCT_STAGES, PRODUCT_STAGE_BYTES> ring(memory + warp * PRODUCT_STAGES * PRODUCT_STAGE_BYTES, bars + warp * PRODUCT_STAGES * 8, lane);
+    Ring<PRODUCT_STAGES, PRODUCT_STAGE_BYTES, Format::PRODUCERS> ring(memory + warp * PRODUCT_STAGES * PRODUCT_STAGE_BYTES, bars + warp * PRODUCT_STAGES * 8, lane);
     lists.clear(thread);
     __syncthreads();
     if (PRODUCT_UP) wait_for_predecessor();  // ids, x and the right to write h

@@ -4,11 +4,12 @@
 // since shared memory and not the tensor cores would be the limit. For formats that need no more of the inputs than that.
 constexpr int WIDE_WARPS = 8, WIDE_THREADS = WIDE_WARPS * LANES;
 constexpr int WIDE_ROUNDS = (PRODUCT_M_TILES + WIDE_WARPS - 1) / WIDE_WARPS;  // of an entry: a tile for each warp
-constexpr int WIDE_STEPS = PRODUCT_K / Format::QUARTER;
-constexpr int WIDE_WARP_BYTES = PRODUCT_FLUSH * Format::QUARTER_BYTES;       // of a stage: [warp][tile], then the inputs
+enum { QUARTER = TILE_K / 4, QUARTER_BYTES = TILE_ROWS * QUARTER * 2 };  // columns of a step; bytes of a row tile's
+constexpr int WIDE_STEPS = PRODUCT_K / QUARTER;
+constexpr int WIDE_WARP_BYTES = PRODUCT_FLUSH * QUARTER_BYTES;       // of a stage: [warp][tile], then the inputs
 constexpr int WIDE_INPUTS = WIDE_WARPS * WIDE_WARP_BYTES;
 constexpr int WIDE_HALF = PRODUCT_GROUPS * LANES;                            // uint4: 32 columns of all tokens, [group][lane] as B fragments
-constexpr int WIDE_STAGE_BYTES = WIDE_INPUTS + Format::QUARTER / 32 * WIDE_HALF * 16;
+constexpr int WIDE_STAGE_BYTES = WIDE_INPUTS + QUARTER / 32 * WIDE_HALF * 16;
 static_assert(PRODUCT_STAGES >= 2, "one stage is filled while another is read");
 static_assert(PRODUCT_TILES == 1 && !PRODUCT_WALK && !PRODUCT_AHEAD, "these are product.cu's");
 
@@ -28,12 +29,12 @@ struct Staged {
 // A step of the first TILES of the warp's tiles, with every group of 8 tokens that the entry has.
 template <int TILES>
 static __device__ __forceinline__ void multiply_all(const u8* tiles, int lane, int count, const Staged& x, float (&sum)[PRODUCT_FLUSH][PRODUCT_GROUPS][4]) {
-    const auto word = [&](int k, int i) { return Format::quarter_load(tiles + k * Format::QUARTER_BYTES, i, lane); };
+    const auto word = [&](int k, int i) { return Format::load<QUARTER>(tiles + k * QUARTER_BYTES, i, lane); };
     const auto out = [&](int k) -> float (&)[PRODUCT_GROUPS][4] { return sum[k]; };
-    if (count <= 2 * GROUP) Format::multiply_tiles<2, TILES, Format::QUARTER>(word, 0, Format::QUARTER, x, out);
-    else if (count <= 4 * GROUP) Format::multiply_tiles<4, TILES, Format::QUARTER>(word, 0, Format::QUARTER, x, out);
-    else if (count <= 6 * GROUP) Format::multiply_tiles<6, TILES, Format::QUARTER>(word, 0, Format::QUARTER, x, out);
-    else Format::multiply_tiles<8, TILES, Format::QUARTER>(word, 0, Format::QUARTER, x, out);
+    if (count <= 2 * GROUP) Format::multiply_tiles<2, TILES, QUARTER>(word, 0, QUARTER, x, out);
+    else if (count <= 4 * GROUP) Format::multiply_tiles<4, TILES, QUARTER>(word, 0, QUARTER, x, out);
+    else if (count <= 6 * GROUP) Format::multiply_tiles<6, TILES, QUARTER>(word, 0, QUARTER, x, out);
+    else Format::multiply_tiles<8, TILES, QUARTER>(word, 0, QUARTER, x, out);
 }
 
 // A range of the segments of all entries. Twice in a CTA: what is copied next, and what is multiplied.
@@ -88,9 +89,9 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
 
     // Where this lane's first bytes go in a stage. It moves on from stage to stage with the lane's part in it: ptxas 13.0.88 takes what is
     // the same for all lanes out into a uniform register, and encodes the copies to such an address wrongly (illegal instruction).
-    const u32 first_place = shared_address(memory) + warp * WIDE_WARP_BYTES + Format::quarter_place(0, lane);
+    const u32 first_place = shared_address(memory) + warp * WIDE_WARP_BYTES + Format::place<QUARTER>(0, lane);
     const auto next_place = [&](u32 place) { return place == first_place + OVER ? first_place : place + WIDE_STAGE_BYTES; };
-    const u32 inputs_place = WIDE_INPUTS - warp * WIDE_WARP_BYTES - Format::quarter_place(0, lane) + lane * 16;  // from there on
+    const u32 inputs_place = WIDE_INPUTS - warp * WIDE_WARP_BYTES - Format::place<QUARTER>(0, lane) + lane * 16;  // from there on
     const u64 policy = evict_first();
     // A warp's own tiles of a step, and its share of the inputs; of rows beyond an entry's tokens nothing is copied, since what they hold
     // goes only into sums that nobody stores.
@@ -100,9 +101,9 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
         for (int k = 0; k < PRODUCT_FLUSH; k++) {
             const int tile = at.now.tile + k * WIDE_WARPS + warp;
             if (tile >= at.now.end) break;
-            const u8* from = Format::quarter<PRODUCT_UP>(weights, expert, tile, at.quarter(), lane);
+            const u8* from = Format::begin<PRODUCT_UP, QUARTER>(weights, expert, tile, at.quarter(), lane);
 #pragma unroll
-            for (int i = 0; i < 4; i++) copy16(to + k * Format::QUARTER_BYTES + Format::quarter_place(i, 0), from + Format::quarter_source<PRODUCT_UP>(i), policy);
+            for (int i = 0; i < 4; i++) copy16(to + k * QUARTER_BYTES + Format::place<QUARTER>(i, 0), from + Format::offset<PRODUCT_UP, QUARTER>(i), policy);
         }
     };
     const auto copy_inputs = [&](const Walk& at, u32 to) {
@@ -112,7 +113,7 @@ static __device__ __forceinline__ void product(const u8* weights, const u16* inp
             const int i = n * GROUP + lane / 4, half = warp % 2;
             if (i >= count) break;
             const i64 row = PRODUCT_UP ? lists.tokens[pair + i] : pair + i;
-            copy16(to + inputs_place + (half * WIDE_HALF + n * LANES) * 16, inputs + row * PRODUCT_K + at.quarter() * Format::QUARTER + half * 32 + lane % 4 * 8);
+            copy16(to + inputs_place + (half * WIDE_HALF + n * LANES) * 16, inputs + row * PRODUCT_K + at.quarter() * QUARTER + half * 32 + lane % 4 * 8);
         }
     };
     Walk ahead(lists.length[0]), here = ahead;

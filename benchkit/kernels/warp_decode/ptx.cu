@@ -49,10 +49,10 @@ static __device__ __forceinline__ float peer_float(const float* at, int rank) {
     return v;
 }
 
-// ---------------------------------------------------------------- bulk copies and the barriers that they complete, by shared addresses
-// A barrier whose phases end with one arrival and the bytes that it announced.
-static __device__ __forceinline__ void init_barrier(u32 barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+// ---------------------------------------------------------------- copies and the barriers that they complete, by shared addresses
+// A barrier whose phases end with so many arrivals and the bytes that were announced.
+template <int ARRIVALS> static __device__ __forceinline__ void init_barrier(u32 barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "n"(ARRIVALS) : "memory");
 }
 // After init_barrier, before the first copy by the same thread.
 static __device__ __forceinline__ void publish_barriers() {
@@ -60,6 +60,10 @@ static __device__ __forceinline__ void publish_barriers() {
 }
 static __device__ __forceinline__ void arrive_expecting(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives when all asynchronous copies (copy16) of this thread so far have arrived.
+static __device__ __forceinline__ void arrive_after_copies(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 // Whether the barrier's phase of this parity has ended; waits a while for it.
 static __device__ __forceinline__ bool phase_ended(u32 barrier, u32 parity) {
@@ -98,7 +102,7 @@ static __device__ __forceinline__ float load_float(const float* at) {
     return v;
 }
 // Asynchronous copies of 16 bytes into shared memory, past L1 too; a thread's copies since its last commit are a group, and it waits for
-// all of its groups but the N newest.
+// all of its groups but the N newest, or has arrive_after_copies tell when they are there.
 static __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }

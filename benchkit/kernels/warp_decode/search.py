@@ -36,7 +36,12 @@ _AHEAD = (16, 32)  # KiB of down's weights a CTA: 4 and 9 MB together, two or th
 
 # gate/up
 _UPS: Mapping[str, tuple[ProductTiles, ...]] = {
-    "bf16": (up(1, 2, 1, 2, 104), up(2, 2, 1, 1, 128), up(4, 3, 1, 2, 248, 1), up(8, 3, 1, 4, 255, 1)),
+    "bf16": (
+        up(1, 2, 1, 4, 112),
+        up(2, 2, 1, 2, 128),
+        up(4, 3, 1, 2, 248, 1),
+        up(8, 3, 1, 4, 255, 1),
+    ),
     "bf16-packed": (
         up(1, 2, 1, 4, 104),
         up(2, 2, 1, 1, 128),
@@ -58,7 +63,7 @@ _UPS: Mapping[str, tuple[ProductTiles, ...]] = {
 }
 # down with sums in shared memory, few tokens of an expert
 _DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
-    "bf16": (down(1, 2, 1, 1, 1, 12, 0, 96), down(1, 2, 1, 1, 1, 12, 0, 80)),
+    "bf16": (down(1, 2, 1, 1, 1, 12, 0, 96), down(1, 3, 1, 1, 1, 12, 0, 96)),
     "bf16-packed": (down(1, 2, 1, 1, 1, 12, 0, 80), down(1, 3, 1, 1, 1, 12, 0, 88)),
     "mxfp8-packed": (
         down(1, 2, 1, 1, 1, 12, 0, 88),
@@ -91,7 +96,7 @@ _FEW_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
 }
 # rows of all SMs, added by a third kernel, for 1, 2, 4 and 8 token groups
 _ROWS: Mapping[str, tuple[DownTiles, ...]] = {
-    "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 1, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(3)),
+    "bf16": (rows(1, 2, 1, 2, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(3)),
     "bf16-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 136, 4), rows(4, 3, 1, 2, 248, 2), wide_rows(3)),
     "mxfp8-packed": (rows(1, 2, 1, 4, 104, 5), rows(2, 2, 1, 2, 152, 4), rows(4, 3, 1, 2, 248, 2)),
     "awq-packed": (rows(1, 2, 2, 4, 112, 5), rows(2, 2, 2, 4, 152, 4), rows(4, 3, 2, 2, 248, 2)),
@@ -102,7 +107,7 @@ _BUSY_DOWNS: Mapping[str, tuple[DownTiles, ...]] = {
         down(1, 2, 1, 1, 1, 12, 0, 136, walk=1),
         down(1, 2, 1, 1, 1, 12, 1, 168, walk=1),
         down(2, 2, 1, 1, 1, 12, 0, 128),
-        down(4, 3, 1, 1, 1, 8, 0, 248),
+        down(4, 4, 1, 1, 1, 8, 0, 248),
     ),
     "bf16-packed": (
         down(1, 2, 1, 1, 1, 12, 0, 136, walk=1),

@@ -137,6 +137,11 @@ def test_parameters_out_of_range(change, text):
         (shape(experts=513), 1, "needs experts from 1 to 512, found 513"),
         (shape(top_k=17), 1, "needs top_k from 1 to 16, found 17"),
         (shape(experts=4, top_k=5), 1, "needs top_k from 1 to 4, found 5"),
+        (
+            shape(hidden=16384, intermediate=65472),
+            1,
+            "needs hidden x intermediate (in whole tiles of 256) below 1073741824, found 16384 x 65536",
+        ),
     ],
 )
 def test_layers_that_are_refused(layer, tokens, text):
@@ -184,13 +189,13 @@ def test_fp16_inputs():
             shape(),
             TILES,
             512,
-            "needs at most 232448 bytes of shared memory in a CTA for down, found 546248",
+            "needs at most 232448 bytes of shared memory in a CTA for down, found 521672",
         ),
         (
             shape(),
             Tiles(up=up(1, 2, 1, 4, 80, 3), down=TILES.down),
             1,
-            "needs 3 CTAs of gate/up in the 233472 bytes of an SM, found 115160 bytes each",
+            "needs 3 CTAs of gate/up in the 233472 bytes of an SM, found 98776 bytes each",
         ),
     ],
 )
@@ -233,7 +238,7 @@ def test_pairwise_needs_no_room_for_the_tokens():
     tiles = down(4, 3, 1, 2, 2, 8, 0, 248, 1)
     lists = list_bytes(shape(), 512, 32) + 2 * 4096
     assert (
-        down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 5128 + 16 * 128 * 6 + 2 * 4096 + lists
+        down_shared_bytes(shape(), tiles, 512) == 8 * 3 * 4104 + 16 * 128 * 6 + 2 * 4096 + lists
     )  # bits, 2 bytes a word of them, and the ids
     assert scratch_elements(shape(), tiles, 512) == 4096 * (768 + 2 * 2048)
     assert scratch_elements(shape(), TILES.down, 512) == 4096 * 768
@@ -241,7 +246,7 @@ def test_pairwise_needs_no_room_for_the_tokens():
 
 def test_with_walk_an_entry_is_an_expert():
     tiles = down(1, 2, 1, 1, 1, 12, 1, 168, walk=1)
-    rings, parts = 12 * 2 * (5120 + 8), 12 * 64 * 16 * 4
+    rings, parts = 12 * 2 * (4096 + 8), 12 * 64 * 16 * 4
     assert down_shared_bytes(shape(), tiles, 64) == rings + parts + 4 * 512 + (128 + 1) * 8 + 512 * 2 + 128 * 2 + 8
 
 

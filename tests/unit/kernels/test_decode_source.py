@@ -80,12 +80,12 @@ def test_two_tiles_that_differ_in_one_kernel_share_the_other():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_machine_code(layout, tmp_path):
-    """Weights come by bulk copies, products are of tensor cores, nothing is added by atomics beyond the masks of the routing lists."""
+    """Weights come by bulk copies, from the checkpoint by asynchronous ones of 16 bytes, products are of tensor cores, nothing is added by atomics beyond the masks of the routing lists."""
     tiles = row(layout, 64)
     for kernel in (GATE_UP, DOWN):
         code = sass(compile_decode(shape(layout), kernel, tiles, "sm_90", VERBOSE).code, tmp_path / f"{kernel}.cubin")
         names = code[kernel]
-        assert [name for name in names if name.startswith("UBLKCP")]
+        assert [name for name in names if name.startswith("LDGSTS" if layout == "bf16" else "UBLKCP")]
         kinds = {name for name in names if name.startswith("HMMA")}
         assert kinds == {"HMMA.16816.F32.BF16" if layout.startswith("bf16") else "HMMA.16816.F32"}
         assert {name for name in names if name.startswith(("ATOM", "RED"))} <= {"ATOMS.OR"}

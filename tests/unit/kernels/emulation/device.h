@@ -46,9 +46,11 @@ u8* shared_memory();
 u32 shared_bytes();
 u32 shared_address(const void* p);
 float peer_float(const float* at, int rank);
-void init_barrier(u32 barrier);
+void init_barrier(u32 barrier, int arrivals);
+template <int ARRIVALS> inline void init_barrier(u32 barrier) { init_barrier(barrier, ARRIVALS); }
 void publish_barriers();
 void arrive_expecting(u32 barrier, u32 bytes);
+void arrive_after_copies(u32 barrier);
 bool phase_ended(u32 barrier, u32 parity);
 void bulk_copy(u32 to, const u8* from, u32 bytes, u32 barrier, u64 policy);
 inline u64 evict_first() { return 0; }

@@ -3,10 +3,10 @@
 //
 // What it finds, as a message of run():
 // - a deadlock: no thread can go on and no copy is on its way; says where the threads wait;
-// - bulk copies that are not aligned, leave the shared memory or a buffer, hit a stage that another one is filling, or never announced;
+// - copies that are not aligned, leave the shared memory or a buffer, hit a stage that another one is filling, or never announced;
 // - barriers used before they are there or written over, lanes of a warp that meet at different operations;
 // - loads outside the buffers, a store behind the shared memory, a CTA that ends under its copies or its peers, any wild address.
-// What it makes visible in the results: shared memory starts as NaN, and a bulk copy turns its destination into NaN until it arrives. It
+// What it makes visible in the results: shared memory starts as NaN, and a copy turns its destination into NaN until it arrives. It
 // arrives at once, at some time, or only when nothing else can go on, each by the seed: a stage read without waiting for it is NaN.
 //
 // Threads change only where they meet or wait, so races inside a warp's straight code are not seen.
@@ -71,20 +71,34 @@ void note(const char* format, ...) {
 // ---------------------------------------------------------------- copies
 void end_phase_if_complete(Cta& cta, u32 address) {
     Barrier& barrier = *(Barrier*)(cta.shared + address - BASE);
-    if (barrier.arrivals || barrier.bytes) return;
-    barrier.parity ^= 1, barrier.arrivals = 1;
+    if (barrier.missing || barrier.bytes) return;
+    barrier.parity ^= 1, barrier.missing = barrier.all;
     for (auto& warp : cta.warps)
         for (int i = 0; i < LANES; i++)
             if (warp->lanes[i].waits == COPY && warp->lanes[i].barrier == address) wake(*warp, i);
+}
+void arrive(Cta& cta, u32 address, u32 bytes) {
+    Barrier& barrier = *(Barrier*)(cta.shared + address - BASE);
+    if (!barrier.missing) return note("%s", "a stage is filled again before its last bytes have arrived");
+    barrier.missing--, barrier.bytes += (int)bytes;
+    end_phase_if_complete(cta, address);
 }
 void deliver(size_t index) {
     const Copy copy = m->copies[index];
     m->copies[index] = m->copies.back(), m->copies.pop_back();
     memcpy(copy.cta->shared + copy.to - BASE, copy.from, copy.bytes);
+    for (u32 i = 0; i < copy.bytes; i += 16) copy.cta->filling[(copy.to - BASE + i) / 16] = false;
     copy.cta->copies--;
-    if (copy.lane) return;
-    ((Barrier*)(copy.cta->shared + copy.barrier - BASE))->bytes -= (int)copy.bytes;
-    end_phase_if_complete(*copy.cta, copy.barrier);
+    if (!copy.lane) {
+        ((Barrier*)(copy.cta->shared + copy.barrier - BASE))->bytes -= (int)copy.bytes;
+        return end_phase_if_complete(*copy.cta, copy.barrier);
+    }
+    copy.lane->copies--;
+    std::erase_if(copy.lane->arrivals, [&](Arrival& each) {
+        const bool last = each.group >= copy.group && --each.copies == 0;
+        if (last) arrive(*copy.cta, each.barrier, 0);
+        return last;
+    });
 }
 
 // ---------------------------------------------------------------- threads, CTAs, grids
@@ -117,6 +131,7 @@ static void start_cluster(Grid& grid) {
         cta->memory = std::make_unique<u8[]>(grid.shared + 128 + GUARD);
         cta->shared = (u8*)(((size_t)cta->memory.get() + 127) / 128 * 128);
         memset(cta->shared, POISON, grid.shared);
+        cta->filling.resize(grid.shared / 16 + 1);
         memset(cta->shared + grid.shared, GUARD_BYTE, GUARD - 128);
         for (int i = 0; i < grid.threads / LANES; i++) {
             auto warp = std::make_unique<Warp>();

@@ -18,20 +18,23 @@ constexpr size_t STACK = 64 * 1024, PAGE = 4096;
 
 enum Operation { SYNC, BALLOT, MATCH, SHUFFLE, SHUFFLE_FROM, MMA };
 enum Wait { NOTHING, OTHER_LANES, CTA_BARRIER, CLUSTER_BARRIER, COPY, PREDECESSOR };
-constexpr const char* WAITS[] = {"nothing", "lanes of its warp", "__syncthreads", "cluster_barrier", "a bulk copy", "its predecessor"};
+constexpr const char* WAITS[] = {"nothing", "lanes of its warp", "__syncthreads", "cluster_barrier", "a copy", "its predecessor"};
 
-struct Barrier {  // an mbarrier, as it lies in shared memory; its phase ends with one arrival and its bytes
+struct Barrier {  // an mbarrier, as it lies in shared memory; its phase ends with all arrivals and the bytes that they announced
     static constexpr u16 MAGIC = 0xbaa1;
     u16 magic;
-    u8 parity, arrivals;
+    u8 parity : 1, all : 7, missing;  // arrivals
     int bytes;
 };
+struct Arrival { u32 barrier; int group, copies; };  // at a barrier, when these copies of a lane, up to this group, are there
 struct Lane {
     u8* stack = nullptr;
     void* top = nullptr;  // of the stack while the lane does not run
     Wait waits = NOTHING;
     u32 barrier = 0;
     int groups = 0;  // of copies, committed
+    int copies = 0;  // on their way
+    std::vector<Arrival> arrivals;
     u32 in[6], out;
     float c[4];
 };
@@ -52,6 +55,7 @@ struct Cta {
     bool let_successor_start = false, ended = false;
     u8* shared;
     std::unique_ptr<u8[]> memory;
+    std::vector<bool> filling;  // of each 16 bytes: whether a copy is on its way
     std::vector<std::unique_ptr<Warp>> warps;
 };
 struct Cluster {
@@ -68,7 +72,7 @@ struct Grid {
     int started = 0, ended = 0, let_successor_start = 0;  // CTAs
     bool done() const { return ended == ctas; }
 };
-struct Copy { Cta* cta; u32 to, bytes, barrier; const u8* from; const Lane* lane; int group; };  // with a barrier, or of a lane's group
+struct Copy { Cta* cta; u32 to, bytes, barrier; const u8* from; Lane* lane; int group; };  // with a barrier, or of a lane's group
 struct Buffer { const u8 *begin, *end; };
 
 struct Machine {
@@ -103,6 +107,7 @@ void wake(Warp& warp, int lane);
 void wake_all(Cta& cta, Wait why);
 void note(const char* format, ...);  // what is wrong; the first note counts
 void end_phase_if_complete(Cta& cta, u32 barrier);
+void arrive(Cta& cta, u32 barrier, u32 bytes);
 void deliver(size_t copy);
 void start_what_can();
 

@@ -151,16 +151,19 @@ float peer_float(const float* at, int rank) {
     if (cluster.ctas[rank]->ended) fail("read from CTA %d of the cluster, which has ended", rank);
     return *(const float*)(cluster.ctas[rank]->shared + address - BASE);
 }
-void init_barrier(u32 address) {
+void init_barrier(u32 address, int arrivals) {
     if (address < BASE || address % 8 || address + 8 > BASE + shared_bytes()) fail("no barrier can be at shared address %u", address);
-    *(Barrier*)(here()->shared + address - BASE) = {Barrier::MAGIC, 0, 1, 0};
+    *(Barrier*)(here()->shared + address - BASE) = {Barrier::MAGIC, 0, (u8)arrivals, (u8)arrivals, 0};
 }
 void publish_barriers() {}
 void arrive_expecting(u32 address, u32 bytes) {
-    Barrier& barrier = barrier_at(address);
-    if (!barrier.arrivals) fail("%s", "a stage is filled again before its last bytes have arrived");
-    barrier.arrivals--, barrier.bytes += (int)bytes;
-    end_phase_if_complete(*here(), address);
+    barrier_at(address);
+    arrive(*here(), address, bytes);
+}
+void arrive_after_copies(u32 address) {
+    barrier_at(address);
+    if (self().copies) self().arrivals.push_back({address, self().groups++, self().copies});
+    else arrive(*here(), address, 0);
 }
 bool phase_ended(u32 address, u32 parity) {
     Barrier& barrier = barrier_at(address);
@@ -171,16 +174,20 @@ bool phase_ended(u32 address, u32 parity) {
     block(COPY);
     return barrier_at(address).parity != parity;
 }
-static void copy_later(u32 to, const u8* from, u32 bytes, u32 barrier, const Lane* lane) {
+static void copy_later(u32 to, const u8* from, u32 bytes, u32 barrier, Lane* lane) {
     Cta& cta = *here();
     if (to % 16 || (size_t)from % 16 || bytes % 16 || !bytes) fail("a copy of %u bytes to shared address %u: needs multiples of 16", bytes, to);
     if (to < BASE || to + bytes > BASE + shared_bytes()) fail("a copy of %u bytes to shared address %u leaves the shared memory", bytes, to);
     global_read(from, (int)bytes);
-    for (auto& each : m->copies)
-        if (each.cta == &cta && each.to < to + bytes && to < each.to + each.bytes) fail("%s", "a copy over one that is on its way");
+    for (u32 i = 0; i < bytes; i += 16) {
+        auto filling = cta.filling[(to - BASE + i) / 16];
+        if (filling) fail("%s", "a copy over one that is on its way");
+        filling = true;
+    }
     memset(cta.shared + to - BASE, POISON, bytes);
     m->copies.push_back({&cta, to, bytes, barrier, from, lane, lane ? lane->groups : 0});
     cta.copies++;
+    if (lane) lane->copies++;
     if (m->arrival == 2 || (m->arrival == 1 && m->draw(2))) deliver(m->copies.size() - 1);
 }
 void bulk_copy(u32 to, const u8* from, u32 bytes, u32 barrier, u64) {
