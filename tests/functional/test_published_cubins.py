@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 COMPILER = "release 13.0, V13.0.88"
 ARCH = "sm_90"
 LAYOUTS = {"wd_bf16": "bf16", "wd_bf16_packed": "bf16-packed", "wd_mxfp8": "mxfp8-packed", "wd_awq": "awq-packed"}
-SAME_CODE = {  # changed since: down_walk waits for its loads (down.cu), lists of many tokens (frame.cu), product_wide.cu
+SAME_CODE = {  # changed since: down_walk waits for its loads (down.cu), lists of many tokens (frame.cu), product_wide.cu, bf16 checkpoints
     ("awq-decode-h200", "awq_warp_decode"),
     ("warp-decode-skew-awq-h200", "warp_decode"),
     ("warp-decode-mxfp8-h200", "warp_decode"),
