@@ -80,7 +80,8 @@ def test_two_tiles_that_differ_in_one_kernel_share_the_other():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_machine_code(layout, tmp_path):
-    """Weights come by bulk copies, from the checkpoint by asynchronous ones of 16 bytes, products are of tensor cores, nothing is added by atomics beyond the masks of the routing lists."""
+    """Weights come by bulk copies, from the checkpoint by asynchronous ones of 16 bytes, products are of tensor cores, nothing is added by
+    atomics beyond the masks of the routing lists."""
     tiles = row(layout, 64)
     for kernel in (GATE_UP, DOWN):
         code = sass(compile_decode(shape(layout), kernel, tiles, "sm_90", VERBOSE).code, tmp_path / f"{kernel}.cubin")
